@@ -48,7 +48,7 @@ def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
         names=[BoundName("x", "int")],
         artifacts=[Artifact("image/png", b"abc")],
     )
-    dumped = events.dump(events.block_ended(1, "ann", result))
+    dumped = events.dump(events.block_ended(result))
     assert dumped["artifacts"] == [
         {
             "mime_type": "image/png",

@@ -22,7 +22,7 @@ ROOMS = {
 AT_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "py.typed", "pytest_plugin.py"}
 LONGEST = 600
 """Lines."""
-TOO_LONG = {"core/events.py"}
+TOO_LONG = set[str]()
 """May only get shorter."""
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from autogen_agentchat.agents import ApprovalFuncType
 from autogen_core import ComponentBase, ComponentModel
-from autogen_core.code_executor import CodeExecutor
 from autogen_core.memory import Memory
 from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import ChatCompletionClient
-from autogen_core.tools import BaseTool, Workbench
+from autogen_core.tools import Workbench
 from pydantic import BaseModel, ConfigDict, Field
 
-from codeact_team.core.autogen_internals import load_context
-from codeact_team.core.providers import FunctionPath
+from codeact_team.core.autogen_internals import repaired
+from codeact_team.core.providers import KINDS_BY_FIELD, FunctionPath
 from codeact_team.core.settings import in_config, read_as
 from codeact_team.errors import SettingError
 from codeact_team.tools.approval_rules import ApprovalRule
@@ -112,22 +110,9 @@ class ExecutingConfig(AgentConfig):
 
 Settings = TypeVar("Settings", bound=AgentConfig)
 
-_KINDS: Mapping[str, Any] = {
-    "code_executor": CodeExecutor,
-    "model_client": ChatCompletionClient,
-    "memory": Memory,
-    "tools": BaseTool,
-    "workbench": Workbench,
-}
-"""The class of the components in a field."""
-
 
 def dumped(field: str, part: object) -> Any:
-    """Dump the live part of an agent, or several, for a field of its config.
-
-    Raises:
-        SettingError: If it has no form there. AutoGen's own error does not name the field.
-    """
+    """Dump a live part, or several, for a field of a config; a :class:`SettingError` names the field if it has no form there."""
     if isinstance(part, ComponentBase):
         component = cast("ComponentBase[BaseModel]", part)
         try:
@@ -146,7 +131,8 @@ def dumped(field: str, part: object) -> Any:
 def loaded(field: str, value: object) -> Any:
     """Load each component in a field of a config; other values stay as they are."""
     if isinstance(value, ComponentModel):
-        return load_context(value) if field == "model_context" else _KINDS[field].load_component(value)
+        kind: Any = KINDS_BY_FIELD[field][0]
+        return repaired(kind.load_component(value))
     if isinstance(value, list):
         return [loaded(field, one) for one in cast("list[object]", value)]
     return value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast
@@ -49,12 +48,7 @@ class _SeenState(BaseModel):
 
 
 class Vision:
-    """The latest pictures, kept beside the model's context, which holds text only: so neither grows by them.
-
-    Args:
-        most: How many pictures the model sees at a time.
-        client: The model, which may lack vision; ``None`` if the agent has none.
-    """
+    """The latest pictures, kept apart from the model's context of text; none if the model lacks vision."""
 
     def __init__(self, most: int, client: ChatCompletionClient | None) -> None:
         sees = client is not None and client.model_info["vision"]
@@ -78,15 +72,12 @@ class Vision:
 
     def show(self, messages: Sequence[LLMMessage]) -> list[LLMMessage]:
         """The messages, with the pictures that the model still sees."""
+        if not self._seen:
+            return [*messages]
         by_text: dict[str, list[_Seen]] = {}
         for seen in self._seen:
             by_text.setdefault(seen.text, []).append(seen)
         return [_with(message, by_text) for message in messages]
-
-    def copy(self) -> Vision:
-        """A copy, to which other pictures are added."""
-        # the list of pictures is replaced, never changed
-        return copy(self)
 
     def take_over(self, other: Vision) -> None:
         """Take over the pictures of ``other``."""
@@ -130,23 +121,18 @@ Executing = TypeVar("Executing", bound=ExecutingConfig)
 
 
 class RememberingAgent(BaseChatAgent, Generic[Settings]):
-    """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``.
-
-    Args:
-        settings: Its settings, with live parts.
-        description: What the agent does, for whoever selects the next speaker.
-        model_client: Its model, if it has one.
-
-    Raises:
-        ValueError: If a setting cannot work.
-    """
+    """An agent that remembers its conversation in a model context. Subclasses define ``_take_turn``."""
 
     def __init__(
         self, settings: Settings, description: str, model_client: ChatCompletionClient | None
     ) -> None:
         self._settings = settings
         super().__init__(settings.name, description)
-        if settings.memory is not None and not _are_memories(settings.memory):
+        # AutoGen would fail only in the first turn
+        memory: Any = settings.memory or ()
+        if not isinstance(memory, Sequence) or not all(
+            isinstance(one, Memory) for one in cast("Sequence[object]", memory)
+        ):
             raise SettingError("memory: a list of autogen_core.memory.Memory is expected")
         self._memory = [wrap(one) for one in settings.memory or ()]
         self._model_client = None if model_client is None else wrap_client(model_client)
@@ -314,10 +300,3 @@ class ExecutingAgent(RememberingAgent[Executing]):
     async def _release(self) -> None:
         if isinstance(self._code_executor, StreamingCodeExecutor):
             self._left_to_others = not await self._code_executor.release(self._tools)
-
-
-def _are_memories(memory: object) -> bool:
-    # AutoGen would fail only in the first turn
-    return isinstance(memory, Sequence) and all(
-        isinstance(one, Memory) for one in cast("Sequence[object]", memory)
-    )

@@ -37,13 +37,19 @@ from codeact_team.tools.approvals import Answer, AskedQuestion
 
 logger = logging.getLogger(__name__)
 
+_TIMEOUT_EXIT_CODE = 124
+"""What the ``timeout`` command exits with."""
+CANCELLED = "Code execution was cancelled."
+_SET_BACK = (
+    "[Variables and files of the workspace are again as they were before this code. What it has done elsewhere, such as by "
+    "tools, is not undone.]"
+)
+_HALF_CHANGED = "[Variables may be half changed by this code: {}]"
+INTERRUPTED = "The run was interrupted while this code ran: whether it has run to its end, and what it has done, is not known."
 
-async def keep_output(executor: SessionCodeExecutor, result: ExecutionResult) -> str | None:
-    """Write output that is too long for a model into a new file of the workspace, which stays until the executor stops.
 
-    Returns:
-        The path of the file; ``None`` if the output is short enough, or the file cannot be written.
-    """
+async def _keep_output(executor: SessionCodeExecutor, result: ExecutionResult) -> str | None:
+    """Write output too long for a model into a new file of the workspace, until the executor stops; return its path."""
     output = result.output
     if len(output) <= MAX_OBSERVATION_CHARS or result.outcome is Outcome.CANCELLED:
         return None
@@ -55,17 +61,6 @@ async def keep_output(executor: SessionCodeExecutor, result: ExecutionResult) ->
     except (OSError, ValueError, SandboxError) as error:
         logger.warning("output that was cut could not be kept in the workspace: %s", error)
         return None
-
-
-_TIMEOUT_EXIT_CODE = 124
-"""What the ``timeout`` command exits with."""
-CANCELLED = "Code execution was cancelled."
-_SET_BACK = (
-    "[Variables and files of the workspace are again as they were before this code. What it has done elsewhere, such as by "
-    "tools, is not undone.]"
-)
-_HALF_CHANGED = "[Variables may be half changed by this code: {}]"
-INTERRUPTED = "The run was interrupted while this code ran: whether it has run to its end, and what it has done, is not known."
 
 
 class AgentBlock(CodeRun[ExecutionResult]):
@@ -80,11 +75,9 @@ class AgentBlock(CodeRun[ExecutionResult]):
         return load_result(data)
 
     def unknown(self) -> ExecutionResult:
-        result = SessionResult if isinstance(self.part, SessionCodeExecutor) else ExecutionResult
-        unknown = result(exit_code=1, output=INTERRUPTED, outcome=Outcome.LOST)
-        if isinstance(unknown, SessionResult):
-            unknown.state_lost = True
-        return unknown
+        if isinstance(self.part, SessionCodeExecutor):
+            return SessionResult(exit_code=1, output=INTERRUPTED, outcome=Outcome.LOST, state_lost=True)
+        return ExecutionResult(exit_code=1, output=INTERRUPTED, outcome=Outcome.LOST)
 
 
 async def run_blocks(
@@ -101,7 +94,7 @@ async def run_blocks(
     keeps_output: bool = False,
     max_pictures: int = 0,
     rolls_back: bool = False,
-    branch_of: SessionCodeExecutor | None = None,
+    fork_of: SessionCodeExecutor | None = None,
 ) -> ExecutionResult:
     """Ask for approval, and run the blocks.
 
@@ -118,11 +111,10 @@ async def run_blocks(
         keeps_output: Whether output that is too long for a model is kept in the workspace.
         max_pictures: How many pictures are read that the code has saved in the workspace, if it has shown none.
         rolls_back: Whether variables and files are restored after code that fails.
-        branch_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
+        fork_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
 
     Raises:
-        SandboxError: If no code can run here at all.
-        SettingError: If that is because of a setting of the executor.
+        SandboxError: If no code can run here at all; a :class:`SettingError` if a setting is to blame.
     """
     execution = _Execution(executor, tools, cancellation_token, emit, rolls_back)
 
@@ -133,23 +125,25 @@ async def run_blocks(
         try:
             result = await execution.run(blocks)
         except SandboxError as error:
-            if branch_of is None:
+            if fork_of is None:
                 raise
             return SessionResult(exit_code=1, output=str(error), outcome=Outcome.LOST, state_lost=True)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
-            result.output_file = await keep_output(executor, result)
+            result.output_file = await _keep_output(executor, result)
         if max_pictures and result.outcome is Outcome.COMPLETED and any(".png" in one.code for one in blocks):
             # code that saves a picture has its name in it; pictures that were shown are known already
-            result.saved_pictures = await _saved_pictures(executor, 0 if _shows(result) else max_pictures)
+            shown = result.artifacts if isinstance(result, SessionResult) else []
+            has_shown = any(one.mime_type == "image/png" for one in shown)
+            result.saved_pictures = await _saved_pictures(executor, 0 if has_shown else max_pictures)
         return result
 
     try:
         _raise_if_cancelled(cancellation_token)
         denial = await _denial(tools, approval, blocks, context, cancellation_token, dispatcher)
         again = repeating(executor, tools, cancellation_token, rolls_back=rolls_back)
-        block = AgentBlock(branch_of or executor, blocks, again, message_id)
+        block = AgentBlock(fork_of or executor, blocks, again, message_id)
         block.source = tools.source
-        block.is_apart = branch_of is not None
+        block.is_apart = fork_of is not None
         return await perform(block, work, dispatcher)
     except asyncio.CancelledError:
         # by the token; a task that was itself cancelled has to end as cancelled
@@ -180,10 +174,6 @@ async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
         await asyncio.gather(starting, return_exceptions=True)
 
 
-def _shows(result: ExecutionResult) -> bool:
-    return isinstance(result, SessionResult) and any(one.mime_type == "image/png" for one in result.artifacts)
-
-
 async def _saved_pictures(executor: CodeExecutor, most: int) -> list[Artifact]:
     if not isinstance(executor, StreamingCodeExecutor):
         return []
@@ -209,14 +199,12 @@ async def _denial(
 ) -> ExecutionResult | None:
     reason = await until_cancelled(tools.denial_of(blocks), cancellation_token)
     if reason is None and approval is not None:
-        reason = next(
-            filter(None, (misleading_as_it_is(block.code, block.language) for block in blocks)), None
-        )
+        reasons = (misleading_as_it_is(block.code, block.language) for block in blocks)
+        reason = next(filter(None, reasons), None)
     if reason is None and approval is not None:
         code = "\n\n".join(_fenced(block) for block in blocks)
-        asked = AskedQuestion(
-            Question(tools.source, "code", next((block.language for block in blocks), ""), code=code)
-        )
+        language = blocks[0].language if blocks else ""
+        asked = AskedQuestion(Question(tools.source, "code", language, code=code))
         ask = partial(_ask, approval, ApprovalRequest(code=code, context=context), cancellation_token)
         answer = await perform(asked, ask, dispatcher)
         if answer is None:
@@ -262,14 +250,10 @@ class _Execution:
     rolls_back: bool = False
 
     async def run(self, blocks: list[CodeBlock]) -> ExecutionResult:
-        if self.rolls_back and isinstance(self.executor, SessionCodeExecutor):
-            return await self._run_or_roll_back(self.executor, blocks)
-        return await self._run(blocks)
-
-    async def _run_or_roll_back(
-        self, executor: SessionCodeExecutor, blocks: list[CodeBlock]
-    ) -> ExecutionResult:
-        """Run blocks; if they fail, restore the variables and files, if that is possible."""
+        """Run blocks; if they fail, restore the variables and files where that is wanted and possible."""
+        executor = self.executor
+        if not self.rolls_back or not isinstance(executor, SessionCodeExecutor):
+            return await self._run(blocks)
         try:
             checkpoint = await executor.checkpoint()
         except ForkError as error:

@@ -13,7 +13,6 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.models import (
     AssistantMessage,
     ChatCompletionClient,
-    CreateResult,
     LLMMessage,
     SystemMessage,
     UserMessage,
@@ -54,11 +53,6 @@ SYSTEM_MESSAGE = (
 """The default instructions of the model: AutoGen's text."""
 
 
-def _or_empty(text: str | None) -> str:
-    # a dump leaves out None, and without a message the default one is used
-    return text or ""
-
-
 class CodeExecutorAgentConfig(ExecutingConfig):
     """Settings of :class:`~codeact_team.CodeExecutorAgent`."""
 
@@ -70,7 +64,8 @@ class CodeExecutorAgentConfig(ExecutingConfig):
     """How often code that failed may be rewritten."""
     description: str | None = None
     """What the agent does, for whoever selects the next speaker. Default: one of AutoGen's two texts."""
-    system_message: Annotated[str | None, AfterValidator(_or_empty)] = SYSTEM_MESSAGE
+    # a dump leaves out None, and without a message the default one is used
+    system_message: Annotated[str | None, AfterValidator(lambda text: text or "")] = SYSTEM_MESSAGE
     """The model's instructions, to which a description of the sandbox is added; empty or null for none."""
     sources: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
     """The agents whose code is run. Default: all."""
@@ -84,14 +79,7 @@ class CodeExecutorAgentConfig(ExecutingConfig):
     """Language of a code block without a label. Default: such blocks are not run."""
 
     def check(self, languages: Sequence[str]) -> None:
-        """Refuse settings that contradict each other, and warn of those without effect.
-
-        Args:
-            languages: Labels of the code that is run.
-
-        Raises:
-            SettingError: If settings contradict each other.
-        """
+        """Refuse settings that contradict each other, and warn of those without effect."""
         has_model = self.model_client is not None
         if self.max_retries_on_error > 0 and not has_model:
             raise SettingError("max_retries_on_error > 0 needs a model_client, to rewrite the code")
@@ -303,7 +291,16 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
         turn.text = text_of_result(result)
         answer = AssistantMessage(content=turn.text, source=self.name, thought=result.thought)
         await self._model_context.add_message(answer)
-        self._read_code(turn, result)
+        found = extract_from_reply(
+            turn.text, self.languages, default_language=self._settings.default_language
+        )
+        turn.blocks, turn.unsupported, turn.unclosed = found.blocks, found.unsupported, []
+        turn.broken = why_not_run(result, found)
+        if turn.broken is not None:
+            turn.blocks = []
+            # another agent that reads it must not run it either
+            turn.text = make_inert(turn.text)
+            turn.add([f"[This reply was {turn.broken}, so no code in it was run.]"])
 
     async def _decide_retry(self, client: WrappedClient, turn: CodeTurn, attempt: int) -> None:
         """Let the model decide whether to retry code that failed; if so, the turn's blocks are dropped."""
@@ -366,18 +363,6 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
             sources=self._settings.sources,
             default_language=self._settings.default_language,
         )
-
-    def _read_code(self, turn: CodeTurn, result: CreateResult) -> None:
-        found = extract_from_reply(
-            turn.text, self.languages, default_language=self._settings.default_language
-        )
-        turn.blocks, turn.unsupported, turn.unclosed = found.blocks, found.unsupported, []
-        turn.broken = why_not_run(result, found)
-        if turn.broken is not None:
-            turn.blocks = []
-            # another agent that reads it must not run it either
-            turn.text = make_inert(turn.text)
-            turn.add([f"[This reply was {turn.broken}, so no code in it was run.]"])
 
     def _to_config(self) -> CodeExecutorAgentConfig:
         approve = self._settings.approval_func

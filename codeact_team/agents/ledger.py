@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -88,12 +88,7 @@ class BudgetTerminationConfig(BaseModel):
 
 @dataclass
 class Spent:
-    """What a team has spent so far.
-
-    Attributes:
-        models: What its model calls have used.
-        seconds: The wall-clock time, where it is limited.
-    """
+    """What a team has spent so far; the wall-clock time only if it is limited."""
 
     models: ModelUsage = field(default_factory=ModelUsage)
     model_calls: int = 0
@@ -130,13 +125,7 @@ class Spent:
 
 
 class Reading(Effect[Spent]):
-    """Reads what a team has spent so far, its time included.
-
-    Args:
-        source: The agent that is about to spend something.
-        part: The budget that is read.
-        max_seconds: The limit of time, if there is one.
-    """
+    """Reads what a team has spent so far, its time included; ``part`` is the budget."""
 
     kind = "time_reading"
     form = TypeAdapter(Spent)
@@ -149,11 +138,11 @@ class Reading(Effect[Spent]):
     def request(self) -> JsonValue:
         return {"budget": "spent"}
 
-    def began(self, span: int) -> ClockReadingBegan:
-        return ClockReadingBegan(span=span, agent=self.source)
+    def began(self) -> ClockReadingBegan:
+        return ClockReadingBegan()
 
-    def ended(self, span: int, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
-        event = ClockReadingEnded(span=span, agent=self.source)
+    def ended(self, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
+        event = ClockReadingEnded()
         if outcome is not None and self._max_seconds is not None:
             event.seconds, event.over = outcome.seconds, outcome.seconds >= self._max_seconds
         return event
@@ -173,13 +162,7 @@ _SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Seq
 class Ledger:
     """Counts what goes through a dispatcher since it was opened, and refuses what is too much; an interceptor.
 
-    Args:
-        config: The limits, and the prices.
-        dispatcher: The dispatcher whose effects it counts.
-        part: The component whose ledger it is.
-
-    Attributes:
-        used_up: Why nothing more may be spent, in words.
+    ``part`` is the component whose ledger it is; ``used_up`` says in words why nothing more may be spent.
     """
 
     def __init__(self, config: BudgetTerminationConfig, dispatcher: Dispatcher, part: object) -> None:
@@ -219,7 +202,7 @@ class Ledger:
             SettingError: If money is limited, and a model has no price.
         """
         if isinstance(effect, _QUESTIONS):
-            with self._paused():
+            with nullcontext() if self._timer is None else self._timer.paused():
                 return await do()
         items = next((items for kinds, items in _SPENDING if isinstance(effect, kinds)), None)
         if items is None:
@@ -243,11 +226,7 @@ class Ledger:
             self._enter(effect, outcome, failure, asyncio.get_running_loop().time() - began)
 
     async def look(self, source: str = "") -> None:
-        """Read what was spent so far as an effect. If a journal answers it, its amounts count from there on.
-
-        Args:
-            source: The agent that is about to spend something.
-        """
+        """Read what was spent so far as an effect of the agent; the amounts in a journal count from there on."""
         is_live = False
 
         async def read() -> Spent:
@@ -273,9 +252,6 @@ class Ledger:
         # a timer that has fired may have done so a moment early
         return max(limit, limit - timer.left) if timer.closed else limit - timer.left
 
-    def _paused(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._timer is None else self._timer.paused()
-
     def _end_time(self) -> None:
         for timeout in self._under_way:
             timeout.reschedule(asyncio.get_running_loop().time())
@@ -300,11 +276,9 @@ class Ledger:
             raise
 
     def _require_price(self, effect: Effect[Any]) -> None:
-        if (
-            Item.COST in self._limits
-            and isinstance(effect, ModelCall)
-            and effect.model not in self._config.prices
-        ):
+        if not isinstance(effect, ModelCall):
+            return
+        if Item.COST in self._limits and effect.model not in self._config.prices:
             raise SettingError(
                 f"max_cost of BudgetTermination cannot be kept: there is no price for the model {effect.model!r}, so it was "
                 "not asked; add it to `prices`, or leave out `max_cost`"
@@ -411,13 +385,15 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         return StopMessage(content=ledger.used_up or "", source="BudgetTermination")
 
     def begin(self) -> Ledger:
-        """Start counting unless it has started; returns the ledger.
-
-        Raises:
-            SettingError: If there is no dispatcher.
-        """
+        """Start counting unless it has started, and return the ledger; a :class:`SettingError` without a dispatcher."""
         if self._ledger is None:
-            self._ledger = self._open()
+            if (dispatcher := current_dispatcher() or self._dispatcher) is None:
+                raise SettingError(
+                    "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside "
+                    "`with Dispatcher():`, or load it from a config"
+                )
+            self._ledger = Ledger(self._config, dispatcher, self)
+            self._ledger.open()
         return self._ledger
 
     async def reset(self) -> None:
@@ -426,16 +402,6 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
-
-    def _open(self) -> Ledger:
-        if (dispatcher := current_dispatcher() or self._dispatcher) is None:
-            raise SettingError(
-                "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside `with Dispatcher():`, or load "
-                "it from a config"
-            )
-        ledger = Ledger(self._config, dispatcher, self)
-        ledger.open()
-        return ledger
 
     def _to_config(self) -> BudgetTerminationConfig:
         return self._config
@@ -447,7 +413,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
 
 @asynccontextmanager
 async def within_budgets(runner: Team | ChatAgent) -> AsyncGenerator[None]:
-    """Let the budgets of a team count from the beginning of its run to the end, and not beyond.
+    """Within it, the budgets of a team count, from the beginning of its run to the end.
 
     Most of AutoGen's teams do so themselves. But one checks its condition only after the first turn, and one that is
     interrupted inside a tool does not reset its conditions.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from autogen_agentchat.messages import BaseChatMessage, BaseTextChatMessage, HandoffMessage, MultiModalMessage
 from autogen_agentchat.utils import remove_images
@@ -90,16 +89,16 @@ def find_code(
     sources: Sequence[str] | None,
     default_language: str | None,
 ) -> FoundCode:
-    """The code blocks in ``messages``, without those that their authors have only thought of.
+    """The code blocks in ``messages``, those since the agent's last turn, without those in thoughts.
 
-    What another agent has run meanwhile, by the record in its message, is not run again, nor is what that message
+    Code that another agent has run meanwhile, by the record in its message, is not run again, nor is what that message
     quotes of it, unless ``sources`` asks for its author's code.
 
     Args:
-        messages: Those since the agent's last turn.
+        messages: The messages.
         languages: What the agent runs.
         sources: Whose code to take; ``None`` for everybody's.
-        default_language: What a fence without a label holds; ``None`` to leave it alone.
+        default_language: The language of fences without a label; ``None`` to leave them alone.
     """
     found = FoundCode()
     for message in messages:
@@ -151,11 +150,11 @@ class Description(Effect[str]):
     def request(self) -> JsonValue:
         return {"describe": type(self.part).__name__}
 
-    def began(self, span: int) -> DescriptionBegan:
-        return DescriptionBegan(span=span, agent=self.source)
+    def began(self) -> DescriptionBegan:
+        return DescriptionBegan()
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> DescriptionEnded:
-        return DescriptionEnded(span=span, agent=self.source, text=outcome or "")
+    def ended(self, outcome: str | None, error: BaseException | None) -> DescriptionEnded:
+        return DescriptionEnded(text=outcome or "")
 
 
 async def describe_sandbox(
@@ -174,8 +173,12 @@ async def describe_sandbox(
     """
     if not isinstance(executor, StreamingCodeExecutor):
         return ""
-    effect = Description(source, executor)
-    return await perform(effect, partial(_ask, executor), dispatcher)
+
+    async def ask() -> str:
+        description = await executor.describe()
+        return "" if description is None else description.to_text()
+
+    return await perform(Description(source, executor), ask, dispatcher)
 
 
 async def describe_for_turn(
@@ -188,8 +191,3 @@ async def describe_for_turn(
         if not cancellation_token.is_cancelled() or is_being_cancelled():
             raise
         return ""
-
-
-async def _ask(executor: StreamingCodeExecutor) -> str:
-    description = await executor.describe()
-    return "" if description is None else description.to_text()

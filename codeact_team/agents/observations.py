@@ -10,7 +10,6 @@ from autogen_core.code_executor import CodeResult
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from codeact_team.core.execution import (
-    Artifact,
     BoundName,
     CallOutcome,
     ExecutionResult,
@@ -167,11 +166,7 @@ def dump_result(result: ExecutionResult) -> JsonValue:
 
 
 def load_result(data: JsonValue) -> ExecutionResult:
-    """The result that was dumped.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """The result that was dumped; a ``ValueError`` if it is none."""
     kept = _Kept.model_validate(data)
     if (result := kept.session or kept.plain) is None:
         raise ValueError("there is no result")
@@ -225,17 +220,14 @@ def summarize(result: ExecutionResult) -> str:
         more = [f"{result.omitted_names} more"] if result.omitted_names else []
         lines.append("Bound: " + "; ".join([*map(_bound, result.names), *more]))
     if result.artifacts:
-        lines.append("Made: " + "; ".join(map(_made, result.artifacts)))
+        made = [f"{_line(one.mime_type)}, {len(one.data) / 1000:.1f} kB" for one in result.artifacts]
+        lines.append("Made: " + "; ".join(made))
     return make_inert(encodable(shorten("\n".join(lines), _MAX_SUMMARY_CHARS)))
 
 
 def _bound(name: BoundName) -> str:
-    said = " ".join(part for part in (name.name, name.type, name.size) if part)
+    said = " ".join(filter(None, (name.name, name.type, name.size)))
     return _line(said if name.preview is None else f"{said} = {name.preview}")
-
-
-def _made(artifact: Artifact) -> str:
-    return f"{_line(artifact.mime_type)}, {len(artifact.data) / 1000:.1f} kB"
 
 
 def _line(text: str) -> str:

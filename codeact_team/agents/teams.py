@@ -110,11 +110,13 @@ def round_robin_team(
         )
     if max_tokens is not None and max_tokens < 1:
         raise SettingError(f"max_tokens is {max_tokens}: it must be 1 or more")
+    team: Any = YAML(typ="safe", pure=True).load(shipped_configs()["team"])  # pyright: ignore[reportUnknownMemberType]
     coder = AssistantAgent(
         "coder",
         model_client,
         description="A programmer who writes complete programs.",
-        system_message=_coder_system_message(),
+        # of the shipped config, where people read and change it
+        system_message=team["config"]["participants"][0]["config"]["system_message"],
     )
     executor = CodeExecutorAgent(
         "executor",
@@ -132,9 +134,3 @@ def round_robin_team(
     if max_tokens is not None:
         ending = ending | TokenUsageTermination(max_total_token=max_tokens)
     return RoundRobinGroupChat([coder, executor, reviewer], termination_condition=ending)
-
-
-def _coder_system_message() -> str:
-    """The instructions of the coder in the shipped config ``team``, where people read and change them."""
-    team: Any = YAML(typ="safe", pure=True).load(shipped_configs()["team"])  # pyright: ignore[reportUnknownMemberType]
-    return team["config"]["participants"][0]["config"]["system_message"]

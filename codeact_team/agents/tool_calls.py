@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from autogen_core import CancellationToken
@@ -63,14 +63,7 @@ class _Answer(BaseModel):
 
 
 class ToolCall(Effect[CallAnswer]):
-    """Code calls a tool of the host.
-
-    Args:
-        source: The agent whose code it is.
-        name: The tool.
-        arguments: The arguments that the code passed.
-        is_repeatable: Whether the call may be made twice.
-    """
+    """Code of an agent calls a tool of the host, which may be repeatable."""
 
     kind = "tool_call"
 
@@ -120,16 +113,14 @@ class ToolCall(Effect[CallAnswer]):
             seconds=time.monotonic() - self._began,
         )
 
-    def began(self, span: int) -> ToolCallBegan:
-        return ToolCallBegan(span=span, agent=self.source, name=self._name[:_MAX_NAME], arguments=self._shown)
+    def began(self) -> ToolCallBegan:
+        return ToolCallBegan(name=self._name[:_MAX_NAME], arguments=self._shown)
 
-    def ended(self, span: int, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
+    def ended(self, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
         if outcome is None:
             outcome = _refused(str(error)) if isinstance(error, BudgetError) else _NOT_ANSWERED
         record = self.record(outcome)
         return ToolCallEnded(
-            span=span,
-            agent=self.source,
             name=record.name,
             outcome=record.outcome,
             error=record.error,
@@ -149,14 +140,12 @@ class TurnTools(HostTools):
         dispatcher: The dispatcher that the agent remembers.
         user: The agent whose turn it is, for executors that several agents share.
         rights: See :attr:`codeact_team.core.execution.HostTools.rights`.
-        start: Starts the sources of the tools before a call, where that was not necessary to know the tools.
+        start: Starts the sources of the tools before a call, if that was not necessary to know the tools.
 
     Attributes:
         pause: Entered while a person is asked, whose time is not the turn's.
         records: The calls in the order in which they ended.
-        omitted_records: How many further calls there were.
         used_up: Whether a call was refused because there had been too many.
-        denials: How many calls were not approved.
     """
 
     def __init__(
@@ -281,7 +270,12 @@ class TurnTools(HostTools):
             return _refused(str(error))
         # what only rules look at costs nothing where there are none
         if self._approvals:
-            both = partial(_both, self.pause, pause)
+
+            @contextmanager
+            def both() -> Generator[None]:
+                with self.pause(), pause():
+                    yield
+
             decision = await self._approvals.call(name, tool.received(read), pause=both)
             if not decision.allowed:
                 return self._denied(f"not approved: {decision.reason}")
@@ -317,12 +311,6 @@ class TurnTools(HostTools):
                 raise
             text = f"{tool.name} was stopped after {seconds:g} s, its limit (tool_limits)"
             return CallAnswer(CallOutcome.TIMED_OUT, error=text)
-
-
-@contextmanager
-def _both(first: Pause, second: Pause) -> Generator[None]:
-    with first(), second():
-        yield
 
 
 def _refused(reason: str) -> CallAnswer:
@@ -380,16 +368,19 @@ class AgentTools:
         return self._toolbox is not None
 
     async def begin_turn(self, cancellation_token: CancellationToken) -> TurnTools:
-        """Start the tools if necessary, and return those that there are now, for one turn of the agent.
-
-        Raises:
-            WorkbenchError: If they cannot be had.
-        """
+        """Start the tools if necessary, and return those for one turn; a :class:`WorkbenchError` if they cannot be had."""
         offer, toolbox = None, self._toolbox
         if toolbox is not None:
             # one that was made outside a scope and is used inside it belongs to it all the same
             scope.register(toolbox)
-            offer = await until_cancelled(toolbox.offer(self._ask), cancellation_token)
+
+            def ask(
+                asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
+            ) -> Awaitable[Sequence[Catalog]]:
+                listing = ToolListing(None, _CATALOGS, asked, self._source)
+                return perform(listing, list_tools, self._dispatcher)
+
+            offer = await until_cancelled(toolbox.offer(ask), cancellation_token)
         return TurnTools(
             self._source,
             offer,
@@ -402,11 +393,6 @@ class AgentTools:
             start=None if toolbox is None else toolbox.ensure_started,
         )
 
-    async def _ask(
-        self, asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
-    ) -> Sequence[Catalog]:
-        return await perform(ToolListing(None, _CATALOGS, asked, self._source), list_tools, self._dispatcher)
-
     def reset(self) -> None:
         """Forget what was granted."""
         self._approvals.reset()
@@ -417,11 +403,7 @@ class AgentTools:
             await self._toolbox.stop()
 
     def dump(self) -> Mapping[str, Any]:
-        """Return the tools and workbenches in the form of a config.
-
-        Raises:
-            SettingError: If one of them has no form there.
-        """
+        """The tools and workbenches for a config; a :class:`SettingError` if one has no form there."""
         box = self._toolbox
         return {
             "tools": [] if box is None else box.dump_tools(),

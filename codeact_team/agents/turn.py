@@ -25,7 +25,7 @@ from autogen_core.tools import Tool
 
 from codeact_team.agents.observations import CodeRecord, ExecutionRecord, encodable, result_to_metadata
 from codeact_team.agents.tool_calls import TurnTools
-from codeact_team.core.effects import Dispatcher, Event, emit
+from codeact_team.core.effects import Dispatcher, emit
 from codeact_team.core.events import Decision, Judged, Output, Words, emit_message, emit_piece
 from codeact_team.core.execution import (
     Drawn,
@@ -47,16 +47,9 @@ YieldItem = Callable[[Item], Awaitable[None]]
 """Lets an agent yield something."""
 
 
-def _new_id() -> str:
-    return str(uuid4())
-
-
 @dataclass(kw_only=True)
 class Turn:
-    """What one turn of an agent has come to so far.
-
-    An event and the message of AutoGen's that says the same have the same id.
-    """
+    """The state of one turn of an agent. An event and the AutoGen message with the same content have the same id."""
 
     source: str
     """The agent."""
@@ -66,7 +59,7 @@ class Turn:
     cancellation_token: CancellationToken
     """The caller's."""
     inner_messages: list[BaseAgentEvent | BaseChatMessage] = field(default_factory=list[Any])
-    message_id: str = field(default_factory=_new_id)
+    message_id: str = field(default_factory=lambda: str(uuid4()))
     """The id of the next message, which has in full what is streamed before it."""
     streamed: str | None = None
     """The id of the message that was last streamed."""
@@ -79,18 +72,14 @@ class Turn:
         if not self.calls:
             return None
         return RequestUsage(
-            prompt_tokens=sum(usage.prompt_tokens for usage in self.calls),
-            completion_tokens=sum(usage.completion_tokens for usage in self.calls),
+            prompt_tokens=sum([usage.prompt_tokens for usage in self.calls]),
+            completion_tokens=sum([usage.completion_tokens for usage in self.calls]),
         )
 
     def take_id(self) -> str:
         """The id for the message that is made now."""
-        taken, self.message_id = self.message_id, _new_id()
+        taken, self.message_id = self.message_id, str(uuid4())
         return taken
-
-    def emit(self, event: Event) -> None:
-        """Tell listeners of an event."""
-        emit(event, self.dispatcher)
 
     async def send(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Yield a message, which the response then has among its inner ones."""
@@ -108,7 +97,7 @@ class Turn:
     async def think(self, thought: str | None, message_id: str | None = None) -> None:
         """Tell what a model thought, if it did; the id is for what was streamed already."""
         if thought:
-            message = ThoughtEvent(id=message_id or _new_id(), content=thought, source=self.source)
+            message = ThoughtEvent(id=message_id or str(uuid4()), content=thought, source=self.source)
             await self.send(message)
 
     async def complete(
@@ -120,7 +109,7 @@ class Turn:
         cancellation_token: CancellationToken | None = None,
         tools: Sequence[Tool] = (),
     ) -> CreateResult:
-        """Let a model go on with a conversation, and return what it says, with its thoughts apart and told.
+        """Have a model continue a conversation, and return its reply, with its thoughts apart and emitted.
 
         Args:
             client: The model.
@@ -130,7 +119,7 @@ class Turn:
             tools: What the model may call instead of answering.
 
         Raises:
-            ModelError: If what the client returned, or found in its server's answer, is no answer of a model.
+            ModelError: If the result of the client, or the answer of its server, is no answer of a model.
         """
         options: dict[str, Any] = {"tools": tools} if tools else {}
         result = await client.ask(
@@ -164,16 +153,8 @@ class Turn:
         """Tell a verdict, and what the model thought; the message of that id tells it, too."""
         verdict = judged.value
         await self.think(judged.thought)
-        self.emit(
-            Judged(
-                agent=self.source,
-                accepted=verdict.accepted,
-                problems=verdict.problems,
-                next_step=verdict.next_step,
-                answer=verdict.answer,
-                message_id=message_id,
-            )
-        )
+        judged_event = Judged(agent=self.source, message_id=message_id, **verdict.model_dump())
+        emit(judged_event, self.dispatcher)
         return verdict
 
     def respond(self, message: BaseChatMessage) -> Response:
@@ -240,7 +221,7 @@ class CodeTurn(Turn):
         decision = answer.value
         self.calls.append(answer.usage)
         self.decisions.append(decision)
-        self.emit(Decision(agent=self.source, retry=decision.retry, reason=decision.reason))
+        emit(Decision(agent=self.source, retry=decision.retry, reason=decision.reason), self.dispatcher)
         await self.think(answer.thought)
         return decision
 

@@ -381,7 +381,7 @@ def _named_model(model: str, part: PlacedComponent, environ: Mapping[str, str]) 
 
 
 def _missing_key(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
-    variables = key_variables(part.component, part.config)
+    variables = key_variables(part.component.__name__, part.config)
     if missing := missing_key(part.component, part.config, environ):
         yield Check("key", State.MISSING, missing)
     elif given := part.config.get("api_key"):

@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from autogen_agentchat.base import ChatAgent, Team, TerminationCondition
 from autogen_agentchat.conditions import HandoffTermination
-from autogen_agentchat.messages import StructuredMessageFactory
 from autogen_agentchat.teams import MagenticOneGroupChat, Swarm
-from autogen_core import CacheStore
-from autogen_core.code_executor import CodeExecutor
-from autogen_core.memory import Memory
-from autogen_core.model_context import ChatCompletionContext
-from autogen_core.models import ChatCompletionClient
-from autogen_core.tools import BaseTool, Workbench
 
 from codeact_team.config.document import Problem, last_key, walk
 from codeact_team.config.yaml12 import Path
 from codeact_team.core.autogen_internals import ComponentClass
-from codeact_team.core.providers import DEFAULT_NAMESPACES, did_you_mean
-
-# AutoGen's schemas only say "a component", and AutoGen checks the class only after it has made one.
-KINDS_BY_FIELD: Mapping[str, tuple[type, ...]] = {
-    "agent": (ChatAgent,),
-    "client": (ChatCompletionClient,),
-    "code_executor": (CodeExecutor,),
-    "conditions": (TerminationCondition,),
-    "executor": (CodeExecutor,),
-    "memory": (Memory,),
-    "model_client": (ChatCompletionClient,),
-    "model_context": (ChatCompletionContext,),
-    "participants": (ChatAgent, Team),
-    "store": (CacheStore,),
-    "structured_message_factory": (StructuredMessageFactory,),
-    "team": (Team,),
-    "termination_condition": (TerminationCondition,),
-    "tools": (BaseTool,),
-    "workbench": (Workbench,),
-    "wrapped_agent": (ChatAgent,),
-}
-"""The classes whose components a field takes, in AutoGen's components and ours."""
+from codeact_team.core.providers import DEFAULT_NAMESPACES, KINDS_BY_FIELD, did_you_mean
 
 DIRECTORY_FIELDS = ("work_dir", "bind_dir")
 """The fields in which AutoGen's and our code executors name a directory of this machine that code works in."""
@@ -49,13 +21,7 @@ DIRECTORY_FIELDS = ("work_dir", "bind_dir")
 
 @dataclass(frozen=True)
 class PlacedComponent:
-    """A component of a document.
-
-    Attributes:
-        path: Its place.
-        component: Its class.
-        config: Its settings, with what its schema needs and the document leaves out.
-    """
+    """A component of a document: its place, class, and settings with what its schema needs beyond the document."""
 
     path: Path
     component: ComponentClass
@@ -91,10 +57,7 @@ _ORCHESTRATOR = "MagenticOneOrchestrator"
 
 
 def unknown_participants(parts: Sequence[PlacedComponent]) -> Iterator[Problem]:
-    """Find each reference to a participant of a team that does not exist.
-
-    Where the outermost component is no team, the participants are not known: a single agent may be meant for any team.
-    """
+    """Find each reference to a participant that does not exist; only in a team, as others may be in any team."""
     # a config that is no mapping is reported by its schema
     parts = [part for part in parts if type(part.config) is dict]
     if not parts or not issubclass(parts[0].component, Team):
@@ -105,10 +68,12 @@ def unknown_participants(parts: Sequence[PlacedComponent]) -> Iterator[Problem]:
     in_swarm = any(issubclass(part.component, Swarm) for part in parts)
     for part in parts:
         if issubclass(part.component, ChatAgent | TerminationCondition):
-            for place, name in _referenced_names(part.config, handoffs=in_swarm):
-                if name not in names:
-                    hint = did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
-                    yield Problem((*part.path, "config", *place), f"nobody here is called {name!r}{hint}")
+            # handoffs only work in a Swarm
+            for field in ("source", "sources", "filter", *(["handoffs"] if in_swarm else [])):
+                for place, name in _names_in(part.config.get(field), (field,)):
+                    if name not in names:
+                        hint = did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
+                        yield Problem((*part.path, "config", *place), f"nobody here is called {name!r}{hint}")
 
 
 def _participants(parts: Sequence[PlacedComponent]) -> set[str] | None:
@@ -127,12 +92,6 @@ def _participants(parts: Sequence[PlacedComponent]) -> set[str] | None:
                 return None
             names.add(name)
     return names
-
-
-def _referenced_names(config: Mapping[str, Any], *, handoffs: bool) -> Iterator[tuple[Path, str]]:
-    """The participants that an agent or a termination names, with their places; ``handoffs`` only work in a ``Swarm``."""
-    for field in ("source", "sources", "filter", *(["handoffs"] if handoffs else [])):
-        yield from _names_in(config.get(field), (field,))
 
 
 def _names_in(value: object, path: Path) -> Iterator[tuple[Path, str]]:

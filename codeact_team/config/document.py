@@ -31,7 +31,7 @@ def with_references(text: str, values: Mapping[str, str], place: str = "", insid
     """Replace the values that a message quotes, in whole or in part, by the references they came from.
 
     Other libraries' errors may quote a value, or a word of it, such as a path's package or a URL's port. A short word may
-    be a coincidence, so it counts only where the message is about a text that holds the reference.
+    be a coincidence, so it counts only if the message is about a text with the reference.
 
     Args:
         text: The message.
@@ -109,13 +109,7 @@ def walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def mapped(value: Any, change: Callable[[Path, Any], Any], path: Path = ()) -> Any:
-    """A copy of plain data in which each value that is neither a mapping nor a list is changed.
-
-    Args:
-        value: The data.
-        change: Gets the path of a value and the value, and returns the new one.
-        path: The path of the data itself.
-    """
+    """A copy of plain data in which each value that is neither a mapping nor a list is changed, given its path."""
     if isinstance(value, dict):
         mapping = cast(dict[str, Any], value)
         return {key: mapped(item, change, (*path, key)) for key, item in mapping.items()}
@@ -151,11 +145,7 @@ class Resolved:
 
 @dataclass(frozen=True)
 class TextWithData:
-    """Text with data in it, until the references in its document are resolved.
-
-    Attributes:
-        parts: Alternately what a person wrote, in which ``${NAME}`` is a reference, and data, in which it is plain text.
-    """
+    """Text with data in it, until references are resolved: alternately what a person wrote, and data without any."""
 
     parts: Sequence[str]
 
@@ -179,8 +169,8 @@ class Document:
     Attributes:
         name: The file, as the user named it.
         data: The data.
-        lines: The line of each path of the file, counted from 1.
-        overrides: The name of the override that set a path.
+        lines: The lines of the file, from 1.
+        overrides: The names of the overrides that set values.
         references: The texts that were written with references to the environment.
         unresolved: Why a reference could not be resolved.
         aliases: For each YAML alias, the path of the value with the anchor.
@@ -200,13 +190,7 @@ class Document:
         overrides: Mapping[Path, str],
         references: Mapping[Path, Resolved] | None = None,
     ) -> Document:
-        """The document with new data.
-
-        Args:
-            data: The data, in which overrides have set some values.
-            overrides: The paths of these values, each with the name of its override.
-            references: Those of these values that were written with references.
-        """
+        """The document with new data, in which overrides have set values, some of them written with references."""
 
         def stays(path: Path) -> bool:
             return not any(above in overrides for above in _upwards(path))
@@ -231,7 +215,11 @@ class Document:
         mistakes: dict[object, Problem] = {}
         for problem in problems:
             mistakes.setdefault(self._mistake(problem), problem)
-        each = [self._located(problem, kind) for problem in mistakes.values()]
+        each: list[ConfigError] = []
+        for problem in mistakes.values():
+            file, line, path = self._place(problem.path)
+            message = self.shown(problem.message, problem.path)
+            each.append(kind(message, file=file, line=line, path=dotted(path) or None))
         if len(each) == 1:
             return each[0]
         each.sort(key=lambda error: error.line or 0)
@@ -273,12 +261,6 @@ class Document:
                 break
         return file, path, problem.message
 
-    def _located(self, problem: Problem, kind: type[ConfigError]) -> ConfigError:
-        file, line, path = self._place(problem.path)
-        return kind(
-            self.shown(problem.message, problem.path), file=file, line=line, path=dotted(path) or None
-        )
-
     def _place(self, path: Path) -> tuple[str, int | None, Path]:
         """Where the value at ``path`` was written: the file and the line, or an override; and the path in that."""
         # an override replaces all that is below it
@@ -299,27 +281,19 @@ def escape(text: str) -> str:
 
 
 def read_document(source: ConfigSource) -> Document:
-    """Read a config.
-
-    Raises:
-        ConfigError: If there is no such document, or it is no mapping of plain data.
-    """
+    """Read a config; a :class:`ConfigError` if it does not exist, or is no mapping of plain data."""
     name = name_of(source)
     if isinstance(source, ComponentModel):
         data, text = cast("Mapping[str, Any]", source.model_dump()), escape
     elif isinstance(source, Mapping):
         data, text = source, str
+    elif is_text(source):
+        return _parse(source, name)
     else:
-        return _read(source, name)
+        file = _find(source)
+        return _parse(_read_text(file), str(file))
     require_size(data, name)
     return Document(name, _plain(data, text))
-
-
-def _read(source: str | os.PathLike[str], name: str) -> Document:
-    if is_text(source):
-        return _parse(source, name)
-    file = _find(source)
-    return _parse(_read_text(file), str(file))
 
 
 def name_of(source: ConfigSource) -> str:
@@ -334,15 +308,7 @@ def is_text(source: object) -> TypeGuard[str]:
 
 
 def require_size(data: Mapping[str, Any], origin: str) -> None:
-    """Raise an error if data is larger than the text of a config may be.
-
-    Args:
-        data: Mappings and sequences of every kind, which may hold each other several times.
-        origin: The name of the document or override that is to blame.
-
-    Raises:
-        ConfigError: If it is larger.
-    """
+    """Raise a :class:`ConfigError`, which blames ``origin``, if data is larger than a config may be."""
     values, depth, level = 1, 0, [data]
     try:
         while level:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
@@ -28,10 +27,7 @@ from codeact_team.errors import ConfigError
 
 
 def write_config(document: Document) -> str:
-    """Write a document, with its overrides and references, as YAML that loads back as the same document.
-
-    Credentials that are in the document itself are written, too.
-    """
+    """Write a document as YAML that loads back as the same document, credentials in it included."""
 
     def write(path: Path, value: Any) -> Any:
         text = _revealed(value)
@@ -56,6 +52,7 @@ def _revealed(value: Any) -> Any:
 _LONG = 8
 """Characters of a value that is not likely to be equal to an unrelated text."""
 
+_KEY_ORDER = ("provider", "component_type", "version", "component_version", "description", "label", "config")
 _References = Mapping[Path, Resolved]
 
 _loaded: dict[int, _References] = {}
@@ -63,10 +60,7 @@ _loaded: dict[int, _References] = {}
 
 
 def remember_references(root: ComponentBase[BaseModel], references: _References) -> None:
-    """Let ``root``, and each component in it, be dumped with the references of the document that it was loaded from.
-
-    Components keep values, not their origin, so this is kept beside them.
-    """
+    """Have ``root``, and each component in it, dumped with the references of its document."""
     if references:
         for part in components_in(root):
             # shared parts, such as AutoGen's defaults, may have been loaded before
@@ -75,8 +69,8 @@ def remember_references(root: ComponentBase[BaseModel], references: _References)
             _loaded[id(part)] = references
 
 
-class _Origins:
-    """The references that the text in a component, and in all its parts, may have come from."""
+class _Dump:
+    """Writes a component with the references that the text in it, and in all its parts, may have come from."""
 
     def __init__(self, root: ComponentBase[BaseModel]) -> None:
         self._by_place: dict[tuple[Path, str], str] = {}
@@ -94,43 +88,18 @@ class _Origins:
         if resolved.values and len(text) >= _LONG:
             self._by_value.setdefault(text, written)
 
-    def find(self, path: Path, text: str) -> str | None:
+    def _find(self, path: Path, text: str) -> str | None:
         """The text with ``${...}`` that ``text`` at ``path`` of a dump came from, if it did.
 
-        A value under the key that it was loaded under counts as the loaded one: writing the reference changes nothing. A
-        long value of a variable also counts under any other key, since it may be a secret that a component stores
-        elsewhere. A short value, or a default, which the config itself shows, does not: unrelated text such as "1" would
-        become a reference.
+        A value under the key that it was loaded under counts as the loaded one: writing the reference changes nothing. A long
+        value counts under any key, as a component may store a secret elsewhere. A short value, or a default, does not:
+        unrelated text such as "1" would become a reference.
         """
         return (
             self._by_place.get((path, text))
             or self._by_key.get((last_key(path), text))
             or self._by_value.get(text)
         )
-
-
-_KEY_ORDER = ("provider", "component_type", "version", "component_version", "description", "label", "config")
-
-
-def dump_config(component: ComponentBase[BaseModel]) -> str:
-    """Write a component as YAML from which :func:`load_config` loads an equal component.
-
-    A value that was loaded from a reference ``${NAME}`` is written as that reference.
-
-    Raises:
-        ConfigError: If something in it has no form in a config, or is a secret that was not loaded from a reference.
-    """
-    try:
-        model = component.dump_component()
-    except (NotImplementedError, TypeError, ValueError) as error:
-        raise ConfigError(f"{type(component).__name__} cannot be dumped: {error}") from error
-    writing = _Writing(_Origins(component))
-    return yaml12.write(writing.plain(model.model_dump(exclude_none=True), ()))
-
-
-@dataclass(frozen=True)
-class _Writing:
-    origins: _Origins
 
     def plain(self, value: Any, path: Path) -> Any:
         match value:
@@ -164,10 +133,10 @@ class _Writing:
     def _text(self, value: str, path: Path) -> str:
         if (value and is_credential_key(last_key(path))) or holds_credential(value) or value == MASK:
             return self._secret(value, path)
-        return self.origins.find(path, value) or escape(value)
+        return self._find(path, value) or escape(value)
 
     def _secret(self, value: str | bytes, path: Path) -> str:
-        reference = self.origins.find(path, value) if isinstance(value, str) else None
+        reference = self._find(path, value) if isinstance(value, str) else None
         if reference is None:
             raise _error(
                 "a secret is not written in clear; leave it out, so that it is read from the environment where the "
@@ -175,6 +144,21 @@ class _Writing:
                 path,
             )
         return reference
+
+
+def dump_config(component: ComponentBase[BaseModel]) -> str:
+    """Write a component as YAML from which :func:`load_config` loads an equal component.
+
+    A value that was loaded from a reference ``${NAME}`` is written as that reference.
+
+    Raises:
+        ConfigError: If something in it has no form in a config, or is a secret that was not loaded from a reference.
+    """
+    try:
+        model = component.dump_component()
+    except (NotImplementedError, TypeError, ValueError) as error:
+        raise ConfigError(f"{type(component).__name__} cannot be dumped: {error}") from error
+    return yaml12.write(_Dump(component).plain(model.model_dump(exclude_none=True), ()))
 
 
 def _as_json(value: object, path: Path) -> Any:

@@ -6,7 +6,7 @@ import copy
 import os
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -136,11 +136,7 @@ class CheckedConfig:
 
     @classmethod
     def of(cls, document: Document, policy: Policy) -> CheckedConfig:
-        """Check the components of a document.
-
-        Raises:
-            ConfigError: If anything is wrong with them.
-        """
+        """Check the components of a document; a :class:`ConfigError` reports all problems."""
         return cls(document, check_components(document, policy), policy)
 
     @cached_property
@@ -151,14 +147,10 @@ class CheckedConfig:
     def with_settings(
         self, change: Callable[[ComponentClass, dict[str, Any]], None], kind: type = object
     ) -> CheckedConfig:
-        """The config with other settings in its components.
+        """The config with other settings in its components of a kind, such as all executors.
 
-        Args:
-            change: Gets the class and the settings of a component, and changes the settings.
-            kind: Components of this class and its subclasses, such as all executors.
-
-        Raises:
-            ConfigError: If a component does not take its new settings.
+        ``change`` receives the class and the settings of each, and changes the settings; a :class:`ConfigError` if a component
+        does not take them.
         """
         data = copy.deepcopy(self.document.data)
         for part in self.parts:
@@ -171,11 +163,7 @@ class CheckedConfig:
         return CheckedConfig.of(Document(self.document.name, at(self.document.data, part.path)), self.policy)
 
     def tried(self) -> CheckedConfig:
-        """Itself, if each component accepts its settings, which is tried without any effect.
-
-        Raises:
-            ConfigError: If a component refuses its settings.
-        """
+        """Itself, if each component accepts its settings, which is tried without effect; else a :class:`ConfigError`."""
         self._refuse_mistakes(_failures_in_trial(self))
         return self
 
@@ -186,7 +174,11 @@ class CheckedConfig:
             ConfigError: If a component refuses its settings.
             SandboxError: If a component needs what this machine does not have.
         """
-        component, failures = _make_all(self)
+        wrapped = {part.path for part in _to_be_wrapped(self.parts)}
+        # a budget counts the effects of a dispatcher
+        counts = any(issubclass(part.component, BudgetTermination) for part in self.parts)
+        with remembered(Dispatcher()) if counts and current_dispatcher() is None else nullcontext():
+            component, failures = _make(self.parts, _models(self), self.policy, wrapped=wrapped)
         self._refuse_mistakes(failures)
         for _, error in failures:
             raise error
@@ -198,21 +190,20 @@ class CheckedConfig:
         mistakes = [(part, error) for part, error in failures if not isinstance(error, SandboxError)]
         if not mistakes:
             return
-        combined = self.document.error([_problem(part, error) for part, error in mistakes])
-        if len(mistakes) == 1 and not _quotes(self.document, cause := mistakes[0][1]):
+        problems = [
+            Problem(
+                part.path,
+                f"{part.component.__name__} cannot be made: {_reason(part, error)}",
+                isinstance(error, NotAllowedError),
+            )
+            for part, error in mistakes
+        ]
+        combined = self.document.error(problems)
+        trace = "".join(traceback.format_exception(cause := mistakes[0][1]))
+        # a traceback may show the value of a reference
+        if len(mistakes) == 1 and with_references(trace, self.document.values) == trace:
             combined.__cause__ = cause
         raise combined
-
-
-def _problem(part: PlacedComponent, error: Exception) -> Problem:
-    message = f"{part.component.__name__} cannot be made: {_reason(part, error)}"
-    return Problem(part.path, message, isinstance(error, NotAllowedError))
-
-
-def _quotes(document: Document, error: Exception) -> bool:
-    """Whether a traceback of ``error`` would show the value of a reference."""
-    trace = "".join(traceback.format_exception(error))
-    return with_references(trace, document.values) != trace
 
 
 def _reason(part: PlacedComponent, error: Exception) -> str:
@@ -274,24 +265,11 @@ class ReadyPart(ComponentBase[BaseModel], Component[ReadyPartConfig]):
         raise NotImplementedError
 
 
-def _make_all(config: CheckedConfig) -> tuple[Any, list[_Failure]]:
-    """Make each component of a config, and return the outermost, if nothing has failed, and the failures."""
-    wrapped = {part.path for part in _to_be_wrapped(config.parts)}
-    with _dispatcher_for_budgets(config.parts):
-        return _make(config.parts, _models(config), config.policy, wrapped=wrapped)
-
-
-def _dispatcher_for_budgets(parts: Sequence[PlacedComponent]) -> AbstractContextManager[object]:
-    """Give the parts a dispatcher to remember, if one of them counts effects and there is none yet."""
-    counts = any(issubclass(part.component, BudgetTermination) for part in parts)
-    return remembered(Dispatcher()) if counts and current_dispatcher() is None else nullcontext()
-
-
 def _failures_in_trial(config: CheckedConfig) -> list[_Failure]:
     """Find the components that could not be made, without any effect.
 
-    Model clients, which need keys, and agents and executors whose constructors may have an effect are replaced by a
-    stand-in. Any other component with a possible effect, and what holds it, is not tried.
+    Stand-ins replace model clients, which need keys, and agents and executors whose constructors may have an effect. Any
+    other component with a possible effect, and what holds it, is not tried.
     """
     models = _models(config)
     tried: list[PlacedComponent] = []
@@ -351,10 +329,7 @@ def _wrapped(made: Any, parts: Sequence[PlacedComponent]) -> Any:
 
 
 def _to_be_wrapped(parts: Sequence[PlacedComponent]) -> Iterator[PlacedComponent]:
-    """The parts that need a wrapper to send their effects through the dispatcher: of nested ones of one kind, the outermost.
-
-    The root is never wrapped: whoever loads a client, a tool or an agent alone gets just that.
-    """
+    """The parts that need a wrapper: of nested ones of one kind, the outermost; never the root, which was loaded alone."""
     agents = [part for part in parts if issubclass(part.component, ChatAgent | Team)]
     for kinds in _WRAPPED_KINDS:
         wrapped: list[Path] = []
@@ -401,17 +376,16 @@ def _is_harmless(component: ComponentClass) -> bool:
 
 
 def _models(config: CheckedConfig) -> _Models:
+    """The data that AutoGen loads: the document's, with what AutoGen would not find out itself."""
     data = copy.deepcopy(config.document.data)
-    return {part.path: _model(data, part) for part in config.parts}
-
-
-def _model(data: dict[str, Any], part: PlacedComponent) -> dict[str, Any]:
-    """The data that AutoGen loads for ``part``: the document's, with what AutoGen would not find out itself."""
-    model = at(data, part.path)
-    model["config"] = copy.deepcopy(part.config)
-    # a team takes a component without a type for an agent
-    model["component_type"] = part.component.component_type
-    return model
+    models: dict[Path, dict[str, Any]] = {}
+    for part in config.parts:
+        # outer ones come first, and bring along what is in them
+        models[part.path] = model = at(data, part.path)
+        model["config"] = copy.deepcopy(part.config)
+        # a team takes a component without a type for an agent
+        model["component_type"] = part.component.component_type
+    return models
 
 
 @contextmanager

@@ -114,19 +114,15 @@ def without_credentials(url: str) -> str | None:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def key_variables(component: ComponentClass, config: Mapping[str, Any]) -> Sequence[str]:
-    """The environment variables from which a client reads its key, if it is given none; empty if not known."""
-    return _key_variables(component.__name__, config)
-
-
 def keys_for_a_server(provider: str, config: Mapping[str, Any]) -> Sequence[str]:
     """The environment variables from which a client reads a key for a server that its config names."""
     if config.get("api_key") or not any(config.get(name) for name in SERVER_FIELDS):
         return ()
-    return _key_variables(provider.rpartition(".")[2], config)
+    return key_variables(provider.rpartition(".")[2], config)
 
 
-def _key_variables(client: str, config: Mapping[str, Any]) -> Sequence[str]:
+def key_variables(client: str, config: Mapping[str, Any]) -> Sequence[str]:
+    """The environment variables from which a client of this class reads its key, if it is given none; empty if unknown."""
     if config.get("azure_ad_token") or config.get("azure_ad_token_provider"):
         return ()
     names = _KEYS.get(client, ())
@@ -140,7 +136,7 @@ def missing_key(
     component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> str | None:
     """Why a client lacks a key, and what to do; ``None`` if it has one, or this is not known."""
-    variables = key_variables(component, config)
+    variables = key_variables(component.__name__, config)
     if not variables or config.get("api_key") or any(environ.get(name) for name in variables):
         return None
     several = len(variables) > 1
@@ -180,13 +176,7 @@ def objection_of_client(
 def change_client(
     component: ComponentClass, config: dict[str, Any], setting: str, set_before: Container[str]
 ) -> Mapping[str, Resolved | None]:
-    """Adapt the rest of a client's config to a changed setting.
-
-    Args:
-        component: The client's class.
-        config: Its config, with the new value; it is changed.
-        setting: The setting that has been changed.
-        set_before: Keys that an override has set, which stay.
+    """Adapt the rest of a client's changed config to a changed setting, except the keys that were ``set_before``.
 
     Returns:
         The other keys that are changed, each with the reference that its new value was written with, if any.
@@ -199,7 +189,7 @@ def change_client(
             for key in outdated:
                 del config[key]
             return dict.fromkeys(outdated)
-    variables = key_variables(component, config)
+    variables = key_variables(component.__name__, config)
     if setting == "base_url" and "base_url" in config and missing_key(component, config, os.environ):
         # most private servers need no key, but the client insists on one
         config["api_key"] = NO_KEY

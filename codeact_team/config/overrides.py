@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -43,7 +43,6 @@ from codeact_team.config.document import (
 )
 from codeact_team.config.models import change_client, field_of_client, objection_of_client
 from codeact_team.config.yaml12 import Path
-from codeact_team.core.autogen_internals import ComponentClass
 from codeact_team.core.providers import Policy, did_you_mean, resolve, schema_of
 from codeact_team.errors import ConfigError
 
@@ -57,11 +56,7 @@ class UnresolvedError(Exception):
 
 
 def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
-    """Resolve the references in a text.
-
-    Raises:
-        UnresolvedError: If a variable without a default is not set, or a reference is malformed.
-    """
+    """Resolve the references in a text; an :class:`UnresolvedError` if one cannot be, or is malformed."""
     values: dict[str, str] = {}
     referred = False
 
@@ -100,17 +95,14 @@ def _resolve_with_data(text: TextWithData, environ: Mapping[str, str]) -> Resolv
         return Resolved(whole, None, {})
     written = "".join(part.written or escape(part.text) for part in parts)
     # the config is kept as it is written, and has to mean the same when it is read again
-    if not _resolves_to(written, whole, environ):
+    try:
+        is_same = resolve_text(written, environ).text == whole
+    except UnresolvedError:
+        is_same = False
+    if not is_same:
         raise UnresolvedError("a field that says $ cannot stand beside a reference to the environment")
     values = {name: value for part in parts for name, value in part.values.items()}
     return Resolved(whole, written, values)
-
-
-def _resolves_to(written: str, text: str, environ: Mapping[str, str]) -> bool:
-    try:
-        return resolve_text(written, environ).text == text
-    except UnresolvedError:
-        return False
 
 
 def resolve_references(document: Document, environ: Mapping[str, str]) -> Document:
@@ -148,17 +140,10 @@ def field_names(override: str) -> frozenset[str]:
 
 
 def parse_with_fields(value: str, fields: Mapping[str, JsonValue]) -> Any:
-    """Parse the value of an override, and replace its fields by data.
+    """Parse the value of an override as plain data, with :class:`TextWithData` for text from a field.
 
     A text that is nothing but one field becomes the data, be it text, a number or a list. Within longer text, data becomes
     text. A value is YAML if it begins with a bracket or a quote, and text if not.
-
-    Args:
-        value: The text behind the ``=``.
-        fields: The data of all fields in it.
-
-    Returns:
-        Plain data, with :class:`TextWithData` for text from a field.
 
     Raises:
         YamlError: If it cannot be parsed.
@@ -180,7 +165,10 @@ def _filled(value: Any, mark: str, fields: Mapping[str, JsonValue]) -> Any:
     parts = value.split(mark)
     if len(parts) == 3 and parts[0] == parts[2] == "":
         return _data(fields[parts[1]], parts[1])
-    return TextWithData([_text(fields[part]) if number % 2 else part for number, part in enumerate(parts)])
+    for number in range(1, len(parts), 2):
+        data = fields[parts[number]]
+        parts[number] = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return TextWithData(parts)
 
 
 def _data(value: JsonValue, name: str, depth: int = 0) -> Any:
@@ -197,19 +185,10 @@ def _data(value: JsonValue, name: str, depth: int = 0) -> Any:
             return value
 
 
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def apply_overrides(
     document: Document, overrides: Sequence[str], fields: Mapping[str, JsonValue] | None = None
 ) -> Document:
-    """The document with each of ``overrides`` applied in turn.
-
-    Args:
-        document: The document.
-        overrides: Each as ``path=value``.
-        fields: The data of all fields that are named; ``None`` if ``{field}`` is plain text.
+    """The document with each of ``overrides``, ``path=value``, applied in turn; ``None`` if ``{field}`` is plain text.
 
     Raises:
         ConfigError: If one is malformed, or sets something that has no place in the document.
@@ -323,9 +302,7 @@ class ForEvery:
 
 
 def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: Policy) -> Document:
-    """The document with each of ``overrides`` applied in turn; its references have to be resolved before.
-
-    Every provider of the document has to be one that ``policy`` allows.
+    """The document with each override applied in turn, after its references are resolved and providers checked.
 
     Raises:
         ConfigError: If there is no such component, or one does not take the setting.
@@ -347,36 +324,23 @@ def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: P
     for override in overrides:
         for part, setting in _taking(override, parts, document):
             place_of = (*part.path, "config")
+            # an override of a value above or below a key sets the key, too
             set_before = {
                 key
                 for key in part.config
-                if _is_overridden((*place_of, key), [*document.overrides, *origins])
+                for place in [*document.overrides, *origins]
+                if is_in((*place_of, key), place) or is_in(place, (*place_of, key))
             }
-            for key, reference in _set_in(part, setting, override, set_before).items():
+            part.config[setting] = copy.deepcopy(override.value)
+            changed: dict[str, Resolved | None] = {setting: None}
+            if issubclass(part.component, ChatCompletionClient):
+                changed |= change_client(part.component, part.config, override.setting, set_before)
+            for key, reference in changed.items():
                 place = (*place_of, key)
                 origins[place] = override.name
                 if reference is not None:
                     references[place] = reference
     return document.overridden(data, origins, references)
-
-
-def _is_overridden(path: Path, places: Iterable[Path]) -> bool:
-    """Whether one of the places of overrides is at ``path``, above or below it."""
-    return any(is_in(path, place) or is_in(place, path) for place in places)
-
-
-def _set_in(
-    part: PlacedComponent, setting: str, override: ForEvery, set_before: Container[str]
-) -> Mapping[str, Resolved | None]:
-    """Set the value in a component's config, and adapt its other keys, except those that an override has ``set_before``.
-
-    Returns:
-        The changed keys, each with the reference that its new value was written with, if any.
-    """
-    part.config[setting] = copy.deepcopy(override.value)
-    if issubclass(part.component, ChatCompletionClient):
-        return {setting: None, **change_client(part.component, part.config, override.setting, set_before)}
-    return {setting: None}
 
 
 def _taking(
@@ -388,38 +352,26 @@ def _taking(
         raise ConfigError(f"there is no {_words(override.kind)} in {document.name}", file=override.name)
     taking: list[tuple[PlacedComponent, str]] = []
     for part in meant:
-        setting = _field(part.component, override.setting)
+        fields = schema_of(part.component).model_fields
+        objection = None
+        if issubclass(part.component, ChatCompletionClient):
+            setting = field_of_client(fields, override.setting)
+            objection = objection_of_client(part.component, part.config, override.setting, override.value)
+        else:
+            setting = override.setting if override.setting in fields else None
         if setting is None and any(other is not part and is_in(other.path, part.path) for other in meant):
             continue
-        if _has_override(part, setting, document):
+        place = (*part.path, "config", setting or "")
+        is_overridden = any(is_in(place, overridden) for overridden in document.overrides)
+        if is_overridden and (setting is None or setting in part.config):
             continue
-        if (objection := _objection(part, override)) or setting is None:
+        if objection or setting is None:
             provider = at(document.data, (*part.path, "provider"))
             reason = objection or f"it has no setting {override.setting!r}"
             message = f"{provider} does not take this: {reason}"
             raise ConfigError(message, file=override.name, path=dotted(part.path) or None)
         taking.append((part, setting))
     return taking
-
-
-def _has_override(part: PlacedComponent, setting: str | None, document: Document) -> bool:
-    """Whether an override of a single value sets the setting, or a value around it."""
-    if setting is not None and setting not in part.config:
-        return False
-    return any(is_in((*part.path, "config", setting or ""), place) for place in document.overrides)
-
-
-def _field(component: ComponentClass, setting: str) -> str | None:
-    fields = schema_of(component).model_fields
-    if issubclass(component, ChatCompletionClient):
-        return field_of_client(fields, setting)
-    return setting if setting in fields else None
-
-
-def _objection(part: PlacedComponent, override: ForEvery) -> str | None:
-    if issubclass(part.component, ChatCompletionClient):
-        return objection_of_client(part.component, part.config, override.setting, override.value)
-    return None
 
 
 def _words(kind: type) -> str:

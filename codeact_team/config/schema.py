@@ -18,9 +18,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import PydanticOmit
 from pydantic_core.core_schema import ModelSchema
 
-from codeact_team.config.components import KINDS_BY_FIELD
 from codeact_team.core.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
-from codeact_team.core.providers import is_loadable, schema_of, unsafe_reason
+from codeact_team.core.providers import KINDS_BY_FIELD, is_loadable, schema_of, unsafe_reason
 
 
 class DescribedSchema(GenerateJsonSchema):
@@ -146,7 +145,10 @@ def _component(
     components: Mapping[str, ComponentClass], configs: Mapping[str, JsonSchemaValue]
 ) -> dict[str, Any]:
     described = {path: first_paragraph(component) for path, component in components.items()}
-    names = {path: [path, *_aliases(path)] for path in components}
+    names = {
+        path: [path, *(alias for alias, target in WELL_KNOWN_PROVIDERS.items() if target == path)]
+        for path in components
+    }
     known = [name for each in names.values() for name in each]
     return {
         "type": "object",
@@ -192,10 +194,6 @@ def _component(
             for path, component in components.items()
         ],
     }
-
-
-def _aliases(path: str) -> list[str]:
-    return [alias for alias, target in WELL_KNOWN_PROVIDERS.items() if target == path]
 
 
 def first_paragraph(component: ComponentClass) -> str:
@@ -321,7 +319,10 @@ def _value(field: _Schema, name: str) -> str:
 def _alternatives(field: _Schema, name: str) -> Iterator[str]:
     match field:
         case {"$ref": str(reference)}:
-            yield _link(reference.rpartition("/")[2], name)
+            definition = reference.rpartition("/")[2]
+            kinds = " or ".join(kind.__name__ for kind in KINDS_BY_FIELD.get(name, ()))
+            is_component = definition == ComponentModel.__name__
+            yield f"component ({kinds})" if is_component else f"[{definition}](#{definition.lower()})"
         case {"anyOf": alternatives} | {"oneOf": alternatives}:
             for each in alternatives:
                 yield from _alternatives(each, name)
@@ -340,9 +341,3 @@ def _alternatives(field: _Schema, name: str) -> Iterator[str]:
             yield " ".join((_TYPES.get(kind, str(kind)), *bounds))
         case _:
             yield "anything"
-
-
-def _link(definition: str, name: str) -> str:
-    if definition != "ComponentModel":
-        return f"[{definition}](#{definition.lower()})"
-    return f"component ({' or '.join(kind.__name__ for kind in KINDS_BY_FIELD.get(name, ()))})"

@@ -123,7 +123,9 @@ def _problem(
         case "missing":
             return Problem(path, "is required")
         case "extra_forbidden":
-            known = list(_known_keys(model, place[:-1]))
+            schema = described_schema(model)
+            alternatives = _at(schema, place[:-1], schema.get("$defs", {}))
+            known = [key for alternative in alternatives for key in alternative.get("properties", ())]
             near = did_you_mean(str(place[-1]), known) or (f" (known: {', '.join(known)})" if known else "")
             return Problem(path, f"unknown key{near}")
         case "literal_error" | "enum":
@@ -150,13 +152,6 @@ def _shown(value: Any, document: Document, path: Path) -> str:
     return json.dumps(value, ensure_ascii=False) if len(repr(value)) <= _SHOWN_CHARS else in_words(value)
 
 
-def _known_keys(model: type[BaseModel], place: Path) -> Iterator[str]:
-    """The keys that a mapping at ``place`` of the config may have."""
-    schema = described_schema(model)
-    for alternative in _at(schema, place, schema.get("$defs", {})):
-        yield from alternative.get("properties", ())
-
-
 def _at(
     schema: Mapping[str, Any], place: Path, definitions: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
@@ -180,10 +175,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_text(document: Document, policy: Policy) -> None:
-    """Check a document by its text alone. References that are not resolved are reported with other problems.
+    """Check a document by its text alone, without any import; unresolved references are reported later.
 
     Raises:
-        NotAllowedError: If something in it is not allowed. Nothing is imported.
+        NotAllowedError: If something in it is not allowed.
         ConfigError: If anything in it is wrong; all problems are reported together.
     """
     problems = document.all_problems(_text_problems(document, policy))
@@ -192,18 +187,15 @@ def check_text(document: Document, policy: Policy) -> None:
 
 
 def check_components(document: Document, policy: Policy) -> list[PlacedComponent]:
-    """Check the components of a document whose text is checked, without making any.
-
-    Returns:
-        Its components, outer before inner.
+    """Check the components of a document whose text is checked; return them, outer before inner.
 
     Raises:
         NotAllowedError: If something in it is not allowed. Nothing outside the allow-list is imported.
-        ConfigError: If anything in it is wrong, references that are not resolved among it; all problems are reported
-            together.
+        ConfigError: If anything is wrong, unresolved references included; all problems are reported together.
     """
     checking = _Checking(document, policy)
-    checking.components()
+    for path, value in described_components(document.data):
+        checking.add(path, value)
     checking.problems += unknown_participants(checking.parts)
     if problems := document.all_problems(checking.problems):
         raise document.error(problems)
@@ -242,18 +234,17 @@ class _Checking:
     problems: list[Problem] = field(default_factory=list[Problem])
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
 
-    def components(self) -> None:
-        for path, value in described_components(self.document.data):
-            self._component(path, value)
-
-    def _component(self, path: Path, data: dict[str, Any]) -> None:
+    def add(self, path: Path, data: dict[str, Any]) -> None:
         try:
             component = resolve(data["provider"], self.policy)
         except ConfigError as error:
             self.problems.append(Problem.of((*path, "provider"), error))
             return
         self._kind(path, component)
-        self._type(path, component, data.get("component_type"))
+        given = data.get("component_type")
+        if isinstance(given, str) and given != component.component_type:
+            message = f"{component.__name__} is of the type {component.component_type!r}, not {given!r}; this key may be left out"
+            self.problems.append(Problem((*path, "component_type"), message))
         config = cast(dict[str, Any], data["config"])
         # where it is no mapping, the schema of the component around it says so
         if type(config) is dict and self._version(path, component, data.get("component_version")):
@@ -268,11 +259,6 @@ class _Checking:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             message = f"expected a component of the kind {wanted}; {component.__name__} is none"
             self.problems.append(Problem((*path, "provider"), message))
-
-    def _type(self, path: Path, component: ComponentClass, given: object) -> None:
-        if isinstance(given, str) and given != component.component_type:
-            message = f"{component.__name__} is of the type {component.component_type!r}, not {given!r}; this key may be left out"
-            self.problems.append(Problem((*path, "component_type"), message))
 
     def _version(self, path: Path, component: ComponentClass, given: object) -> bool:
         """Whether the config is of the version that the schema describes."""

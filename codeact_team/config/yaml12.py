@@ -60,11 +60,7 @@ class YamlError(Exception):
 
 
 def parse(text: str) -> tuple[Any, Places]:
-    """Read one YAML 1.2 document.
-
-    Raises:
-        YamlError: If the text cannot be read as plain data, or is larger than the limits above.
-    """
+    """Read one YAML 1.2 document; a :class:`YamlError` if it is no plain data, or larger than the limits above."""
     if _DIRECTIVE.match(text):
         raise YamlError("only YAML 1.2 is supported; remove the %YAML line", 1)
     node = _compose(text)
@@ -73,9 +69,7 @@ def parse(text: str) -> tuple[Any, Places]:
 
 
 def parse_value(text: str) -> Any:
-    """Read a scalar, or a list or mapping in flow style (``[1, 2]``, ``{a: 1}``).
-
-    A list or mapping in block style (``Note: be brief``) is read as text.
+    """Read a scalar, or a list or mapping in flow style (``[1, 2]``, ``{a: 1}``); in block style it is text.
 
     Raises:
         YamlError: If the text cannot be read as plain data, or is larger than the limits above.

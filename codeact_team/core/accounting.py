@@ -28,13 +28,11 @@ class Price(BaseModel):
 
 @dataclass
 class ModelUsage:
-    """What some model calls have used together.
+    """The usage of some model calls.
 
     Attributes:
-        prompt_tokens: Tokens that models have read.
-        completion_tokens: Tokens that models have written.
         cost: Money, for the calls of models that have a price.
-        unpriced: The models that have no price, where others have one.
+        unpriced: The models without a price, where others have one.
         uncounted: How many calls have used an unknown number of tokens.
     """
 
@@ -50,13 +48,7 @@ class ModelUsage:
         return self.prompt_tokens + self.completion_tokens
 
     def add(self, model: str, usage: RequestUsage, prices: Mapping[str, Price]) -> None:
-        """Add a call.
-
-        Args:
-            model: The name of the model, as its client has it.
-            usage: The tokens of the call.
-            prices: The prices of models, by name.
-        """
+        """Add a call of the model with this name, as its client has it."""
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
         if (price := prices.get(model)) is not None:

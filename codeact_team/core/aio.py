@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,8 +21,7 @@ R = TypeVar("R")
 async def to_the_end(work: Awaitable[T]) -> T:
     """Await ``work`` to its end even if cancelled meanwhile, and only then raise the cancellation.
 
-    For clean-up, and for work in a thread that cannot be stopped half-way. Where whoever awaits it is closed meanwhile, as
-    happens to generators when an event loop ends, the loop ends only after ``work``.
+    If its generator is closed meanwhile, as at the end of an event loop, the loop ends only after ``work``.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -43,7 +41,7 @@ async def to_the_end(work: Awaitable[T]) -> T:
 
 
 class _Unfinished:
-    """What an event loop waits for before it ends."""
+    """The tasks that an event loop waits for before it ends."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Future[Any]] = set()
@@ -85,12 +83,9 @@ def is_being_cancelled() -> bool:
 
 
 class Turns:
-    """First come, first served: so many holders at a time, whatever event loop or thread each comes from.
+    """A semaphore for any event loops and threads, first come, first served; ``places`` holders at a time.
 
-    ``asyncio.Lock`` binds itself to the first loop in which somebody has to wait.
-
-    Args:
-        places: How many.
+    ``asyncio.Lock`` binds itself to the first loop in which a task has to wait.
     """
 
     def __init__(self, places: int = 1) -> None:
@@ -104,14 +99,7 @@ class Turns:
         return not self._free
 
     async def take(self, stop: asyncio.Future[None] | None = None) -> bool:
-        """Wait for the turn. Whoever has got it must :meth:`pass_on`.
-
-        Args:
-            stop: Ends the wait.
-
-        Returns:
-            Whether the turn came; ``False`` if ``stop`` was done first.
-        """
+        """Wait for the turn until ``stop`` is done; whether it came. The holder must :meth:`pass_on`."""
         with self._mutex:
             if self._free:
                 self._free -= 1
@@ -143,9 +131,7 @@ class Turns:
     async def __aenter__(self) -> None:
         await self.take()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.pass_on()
 
 
@@ -155,14 +141,11 @@ async def streamed(
     """Turn a coroutine that emits items and returns a result into an asynchronous generator.
 
     Args:
-        work: Is given an asynchronous function to emit items with, which returns when the next item is asked for. It
-            runs as a task. A generator that is closed cancels it, and waits for its end.
+        work: Receives an asynchronous function to emit items with, which returns when the next item is requested. It runs as
+            a task. A generator that is closed cancels it, and waits for its end.
 
     Yields:
-        What is emitted, as it is, then what ``work`` returns.
-
-    Raises:
-        Exception: What ``work`` raises.
+        The items, then the result of ``work``, or its exception is raised.
     """
     arrived: asyncio.Queue[tuple[T, asyncio.Future[None]] | None] = asyncio.Queue()
 
@@ -189,13 +172,10 @@ async def streamed(
 
 
 class aclosing(Generic[T]):
-    """Iterates an asynchronous generator inside another one, and closes it at the end, as ``contextlib.aclosing`` does.
+    """As ``contextlib.aclosing``, for an asynchronous generator inside another one, which has not begun.
 
-    The event loop gets to know only of the outermost one. At its end it closes all that it knows of side by side, and
-    an inner one cannot be closed while the outer one is closing it.
-
-    Args:
-        items: The inner generator, which has not begun.
+    The event loop knows only of the outermost one: at its end it closes all it knows of concurrently, and an inner one
+    cannot be closed while the outer one is closing it.
     """
 
     def __init__(self, items: AsyncGenerator[T, None]) -> None:
@@ -205,9 +185,7 @@ class aclosing(Generic[T]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._items.aclose()
 
     def __aiter__(self) -> Self:
@@ -225,24 +203,15 @@ def _first(
 ) -> Coroutine[Any, Any, T]:
     """The first of the items, of a generator that no event loop is to close when nobody holds it any more."""
     hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(firstiter=firstiter, finalizer=_leave_alone)
+    sys.set_asyncgen_hooks(firstiter=firstiter, finalizer=lambda _: None)
     try:
         return items.__anext__()
     finally:
         sys.set_asyncgen_hooks(*hooks)
 
 
-def _leave_alone(_: AsyncGenerator[Any, Any]) -> None:
-    pass
-
-
 class Timer:
-    """Calls back once when its time has come, unless it is closed before. Needs a running event loop.
-
-    Args:
-        deadline: When that is, in seconds of the event loop's clock.
-        callback: What is called.
-    """
+    """Calls back once at a deadline of the running event loop's clock, unless it is closed before."""
 
     def __init__(self, deadline: float, callback: Callable[[], object]) -> None:
         self._loop = asyncio.get_running_loop()

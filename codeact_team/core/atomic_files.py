@@ -19,7 +19,6 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import PurePosixPath
-from types import TracebackType
 from typing import Self
 
 from codeact_team.core.files import below, lock, opened_file, parent_of, parts_of
@@ -40,12 +39,10 @@ class Taken(FileExistsError):
 
 
 class Directory:
-    """A directory to write into.
+    """A directory to write into, open as ``top``.
 
-    Args:
-        top: The directory, open.
-        follows_owner: Whether new files and directories get its owner, and its permissions to write; by default they are
-            this process's, as the umask says.
+    New files and directories are this process's, as the umask says; with ``follows_owner`` they get the directory's owner
+    and its permissions to write.
     """
 
     def __init__(self, top: int, *, follows_owner: bool = False) -> None:
@@ -61,11 +58,7 @@ class Directory:
                 self._owner = status.st_uid, status.st_gid
 
     def make(self, path: str) -> None:
-        """Make a directory and its parents, where they are missing.
-
-        Raises:
-            OSError: If something else has that name.
-        """
+        """Make a directory and its parents, if missing; an ``OSError`` if something else has that name."""
         descriptor = os.dup(self.top)
         try:
             for part in parts_of(path):
@@ -79,12 +72,7 @@ class Directory:
             os.close(descriptor)
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link, unless it exists.
-
-        Raises:
-            Taken: If something else has that name.
-            OSError: If it cannot be made.
-        """
+        """Make a symbolic link, unless it exists; :class:`Taken` if something else has that name."""
         above, _, name = path.rpartition("/")
         with below(self.top, above) as directory:
             try:
@@ -98,11 +86,7 @@ class Directory:
                 os.chown(name, *self._owner, dir_fd=directory, follow_symlinks=False)
 
     def remove(self, path: str) -> None:
-        """Remove a file that we have put there, unless somebody has changed it since.
-
-        Raises:
-            OSError: If there is none.
-        """
+        """Remove a file that we have put there, unless it was changed since; an ``OSError`` if it does not exist."""
         above, _, name = path.rpartition("/")
         with below(self.top, above) as directory, opened_file(directory, name) as file:
             if is_unchanged(file):
@@ -118,12 +102,7 @@ class Directory:
 
     @contextmanager
     def new_file(self, path: str, *, mode: int = 0o666) -> Generator[NewFile]:
-        """Open a new file. It has to be given its name; if it is not, nothing is left of it.
-
-        Args:
-            path: Its path below the directory. The directories above it exist.
-            mode: Its permissions.
-        """
+        """Open a new file in an existing directory below; unless it is given its name, nothing is left of it."""
         above, _, name = path.rpartition("/")
         with below(self.top, above) as directory:
             if above not in self._tidied:
@@ -142,11 +121,8 @@ class NewFile:
 
     Args:
         directory: The directory, open.
-        name: The name that it is to have there.
+        name: Its name there.
         mode: Its permissions.
-
-    Attributes:
-        descriptor: The file, open.
     """
 
     def __init__(self, directory: int, name: str, mode: int) -> None:
@@ -161,14 +137,13 @@ class NewFile:
                 raise
             self._temporary = _temporary_name()
             self.descriptor = os.open(self._temporary, _NEW, mode, dir_fd=directory)
-            self._lock()
+            # whoever finds it under a temporary name knows that it is still being written
+            lock(self.descriptor)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._temporary is not None:
             with suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=self._directory)
@@ -179,11 +154,7 @@ class NewFile:
         write_with_holes(self.descriptor, data)
 
     def settle(self) -> None:
-        """Give it its name.
-
-        Raises:
-            Taken: If something else has that name.
-        """
+        """Give it its name; :class:`Taken` if something else has that."""
         if not self._settles_as(self._name):
             raise Taken(errno.EEXIST, os.strerror(errno.EEXIST), self._name)
 
@@ -229,15 +200,11 @@ class NewFile:
         if self._temporary is None:
             # a file without a name cannot take that of another
             temporary = _temporary_name()
-            self._lock()
+            lock(self.descriptor)
             self._take(temporary)
             self._temporary = temporary
         os.replace(self._temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._temporary = None
-
-    def _lock(self) -> None:
-        # whoever finds it under a temporary name knows that somebody still writes it
-        lock(self.descriptor)
 
 
 def _temporary_name() -> str:
@@ -310,12 +277,12 @@ def whole_file(
     """Open a new file, which gets its name at the end of the block unless that fails.
 
     Args:
-        path: Its path, as of :func:`codeact_team.core.files.open_named`.
+        path: As of :func:`codeact_team.core.files.open_named`.
         replace: Whether it may replace a file.
         mode: Its permissions.
 
     Raises:
-        OSError: If it cannot be written, or the name belongs to something else.
+        OSError: If it cannot be written, or something else has the name.
     """
     with place_of(path, replace=replace) as (directory, name), directory.new_file(name, mode=mode) as file:
         yield file
@@ -324,44 +291,31 @@ def whole_file(
 
 @contextmanager
 def place_of(path: str | os.PathLike[str], *, replace: bool = True) -> Generator[tuple[Directory, str]]:
-    """Open the directory for such a file, and find out whether it can be written there.
-
-    Yields:
-        The directory, and the name of the file in it.
-
-    Raises:
-        OSError: As :func:`whole_file`.
-    """
+    """Open the directory for a :func:`whole_file`, and check that it can be written; also yields its name there."""
     with parent_of(path) as (top, name):
         directory = Directory(top)
         with suppress(FileNotFoundError):
-            _check(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode, replace=replace)
+            there = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(there):
+                raise OSError(errno.ELOOP, "it is a link: name what it leads to")
+            if not stat.S_ISREG(there):
+                raise OSError(errno.EINVAL, "it is no file")
+            if not replace:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         with directory.new_file(name):
             pass
         yield directory, name
 
 
-def _check(mode: int, *, replace: bool) -> None:
-    if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, "it is a link: name what it leads to")
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no file")
-    if not replace:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-
-
 def write_whole(directory: int, name: str, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
-    """Write a small file, which replaces the one that has the name.
+    """Write a small file, which replaces the one with this name; for its owner only by default.
 
     Args:
         directory: The directory, open.
         name: The name of the file.
         data: Its content.
-        mode: Its permissions; by default it is for its owner only.
-        sync: Whether the content is to survive a power cut once the file has its name.
-
-    Raises:
-        OSError: If it cannot be written.
+        mode: Its permissions.
+        sync: Whether the content survives a power cut once the file has its name.
     """
     with NewFile(directory, name, mode) as file:
         file.write(data)

@@ -18,11 +18,11 @@ from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
 from autogen_agentchat.conditions import TimeoutTermination
 from autogen_agentchat.teams import BaseGroupChat
-from autogen_core import CancellationToken, ComponentBase, ComponentModel, SingleThreadedAgentRuntime
+from autogen_core import CancellationToken, ComponentBase, SingleThreadedAgentRuntime
 from autogen_core._component_config import WELL_KNOWN_PROVIDERS as WELL_KNOWN_PROVIDERS
 from autogen_core._component_config import ComponentFromConfig, _ConcreteComponent
 from autogen_core.code_executor._func_with_reqs import import_to_str as import_to_str
-from autogen_core.model_context import BufferedChatCompletionContext, ChatCompletionContext
+from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.model_context._buffered_chat_completion_context import BufferedChatCompletionContextConfig
 from autogen_core.models import ChatCompletionClient, ModelInfo
 from autogen_core.tools import FunctionTool, ToolOverride
@@ -157,19 +157,12 @@ def repaired(loaded: Any) -> Any:
     return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)
 
 
-def load_context(model: ComponentModel | None) -> ChatCompletionContext | None:
-    """The model context that a config describes."""
-    return None if model is None else repaired(ChatCompletionContext.load_component(model))
-
-
 async def recover(runner: Team | ChatAgent) -> None:
-    """Let the next task begin with the first speaker again after a run that broke off; an agent needs nothing.
+    """Make the next task begin with the first speaker after a run that broke off.
 
     AutoGen's group chats keep the speaker whose turn broke off as one that still has to answer: the next run stops
-    after its first speaker, and ``reset`` does not repair it. What was going on, and who has to speak, is kept by the
-    runtime, so the team gets a new one; what the agents remember is their own, and stays.
-
-    Messages that a participant was still to be given are dropped: they may hold code that has run already.
+    after its first speaker, and ``reset`` does not repair it. So the team gets a new runtime; the agents keep what they
+    remember. Undelivered messages are dropped: they may hold code that has run already.
     """
     if not isinstance(runner, BaseGroupChat):
         return
@@ -190,10 +183,7 @@ def conditions_of(runner: Team | ChatAgent) -> Iterator[object]:
 
 
 def time_limit(runner: Team | ChatAgent) -> float | None:
-    """The seconds after which a team ends by a ``TimeoutTermination``; ``None`` if it has none.
-
-    AutoGen looks at the clock when somebody has said something, and an agent that hangs says nothing.
-    """
+    """The seconds of a team's ``TimeoutTermination``, if it has one: AutoGen checks it only when an agent speaks."""
     return _seconds(runner._termination_condition) if isinstance(runner, BaseGroupChat) else None
 
 

@@ -25,15 +25,14 @@ Run = Callable[[list[CodeBlock]], Awaitable[CodeResult]]
 
 
 class CodeEffect(Effect[T]):
-    """Something that is asked of an executor, which has to be as the code before has left it.
+    """A request to an executor, which has to be in the state that the code before has left.
 
     Args:
         executor: The executor.
-        run: Runs blocks there as those of the agent are run, with the same tools, but recorded for nobody.
+        run: Runs blocks there like those of the agent, with the same tools, but without records.
 
     Attributes:
-        part: The executor.
-        is_apart: Whether it happens in a branch of the executor's session, whose variables and files are not yet its own.
+        is_apart: Whether it happens in a fork of the session, whose state is not yet its own.
     """
 
     is_apart = False
@@ -44,14 +43,7 @@ class CodeEffect(Effect[T]):
 
 
 class CodeRun(CodeEffect[R]):
-    """Code blocks run in an executor.
-
-    Args:
-        executor: What runs them.
-        blocks: The blocks.
-        run: As of a :class:`CodeEffect`.
-        message_id: The id of the message that tells what came of them, where there is one.
-    """
+    """Code blocks run in an executor; ``message_id`` is that of the message with the result, if there is one."""
 
     def __init__(
         self,
@@ -67,21 +59,21 @@ class CodeRun(CodeEffect[R]):
     def request(self) -> JsonValue:
         return {"blocks": [asdict(block) for block in self._blocks]}
 
-    def began(self, span: int) -> BlockBegan:
-        return BlockBegan(span=span, agent=self.source, blocks=self._blocks)
+    def began(self) -> BlockBegan:
+        return BlockBegan(blocks=self._blocks)
 
-    def ended(self, span: int, outcome: R | None, error: BaseException | None) -> BlockEnded:
-        return block_ended(span, self.source, outcome, error, self._message_id)
+    def ended(self, outcome: R | None, error: BaseException | None) -> BlockEnded:
+        return block_ended(outcome, error, self._message_id)
 
 
 class ToolListing(Effect[T]):
     """Workbenches are asked for their tools.
 
     Args:
-        part: The workbench, where it is one.
-        form: How pydantic writes what they list as JSON, and reads it.
-        asked: What they are called.
-        source: The agent that asks, where that is known.
+        part: The workbench, if there is only one.
+        form: How pydantic writes and reads the list as JSON.
+        asked: The names of the workbenches.
+        source: The agent that asks, if that is known.
     """
 
     kind = "tool_listing"
@@ -98,8 +90,8 @@ class ToolListing(Effect[T]):
     def request(self) -> JsonValue:
         return {"list": [*self._asked]}
 
-    def began(self, span: int) -> ToolListingBegan:
-        return ToolListingBegan(span=span, agent=self.source, of=self._asked)
+    def began(self) -> ToolListingBegan:
+        return ToolListingBegan(of=self._asked)
 
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolListingEnded:
-        return ToolListingEnded(span=span, agent=self.source, of=self._asked)
+    def ended(self, outcome: T | None, error: BaseException | None) -> ToolListingEnded:
+        return ToolListingEnded(of=self._asked)

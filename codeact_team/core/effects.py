@@ -35,12 +35,12 @@ _agent: ContextVar[str | None] = ContextVar("codeact_team_agent", default=None)
 
 @dataclass(kw_only=True)
 class Event:
-    """Something that happened. The concrete ones are in :mod:`codeact_team.core.events`.
+    """Something that happened; the concrete events are in :mod:`codeact_team.core.events`.
 
     Attributes:
         type: The name of the class as JSON has it, such as ``run_began``.
-        at: When, in seconds since the epoch.
-        parent: The span that it belongs to: a run, an agent's turn, or an effect that is under way.
+        at: Seconds since the epoch.
+        parent: The span that it belongs to: a run, an agent's turn, or an effect.
     """
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
@@ -52,6 +52,24 @@ class Event:
     def __init_subclass__(cls, type: str | None = None) -> None:
         cls.type = type or re.sub(r"(?<!^)([A-Z])", r"_\1", cls.__name__).lower()
         cls.kinds[cls.type] = cls
+
+
+@dataclass(kw_only=True)
+class SpanEvent(Event):
+    """The begin or the end of an agent's turn or of an effect; both have the same ``span``."""
+
+    span: int = 0
+    agent: str = ""
+
+
+@dataclass(kw_only=True)
+class EffectBegan(SpanEvent):
+    """An effect begins."""
+
+
+@dataclass(kw_only=True)
+class EffectEnded(SpanEvent):
+    """An effect has ended."""
 
 
 @dataclass(kw_only=True)
@@ -75,34 +93,34 @@ class Numbers:
         return self._last
 
     def skip(self, last: int) -> None:
-        """Give none up to ``last``: a run that is resumed has given these."""
+        """Give no number up to ``last``: a resumed run has given these."""
         self._last = max(self._last, last)
 
 
 class Effect(ABC, Generic[T]):
-    """Something that a run asks of the world.
+    """A request of a run to the world.
 
     Attributes:
         span: Its number in events, spans and the journal, once it is performed.
-        kind: What sort of effect it is, by a name that stays.
-        form: How pydantic writes the outcome as JSON, and reads it.
-        part: The component that is asked, such as a model client, where it is known.
+        kind: A name that stays.
+        form: How pydantic writes and reads the outcome as JSON.
+        part: The component that performs it, if that is known.
     """
 
     kind: ClassVar[str]
     form: TypeAdapter[T]
     part: object = None
     span: int = 0
-    _end: tuple[Event, object, BaseException | None] | None = None
+    _end: tuple[EffectEnded, object, BaseException | None] | None = None
 
     @cached_property
     def source(self) -> str:
-        """Who asks: the name of an agent. It takes a while to find out, and is not always asked."""
+        """The agent that requests it. It takes a while to find out, and is not always needed."""
         return speaker()
 
     @abstractmethod
     def request(self) -> JsonValue:
-        """What is asked, whole: two effects with equal requests ask the same."""
+        """The whole request: effects with equal requests are the same."""
 
     def dump(self, outcome: T) -> JsonValue:
         """The outcome as JSON."""
@@ -113,25 +131,34 @@ class Effect(ABC, Generic[T]):
         return self.form.validate_python(data)
 
     def unknown(self) -> T | None:
-        """The outcome for whoever asks where nobody knows if it was done; ``None`` where it can just be done again."""
+        """The outcome for the caller if it is unknown whether the effect was performed; ``None`` to perform it again."""
         return None
 
     async def skip(self) -> None:
         """Advance the component as if the effect had run: its recorded outcome is used."""
 
     @abstractmethod
-    def began(self, span: int) -> Event:
-        """The event that is emitted when it begins."""
-
-    def end(self, outcome: T | None, error: BaseException | None) -> Event:
-        """The event that is emitted when it has ended, the same one for the same outcome."""
-        if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
-            self._end = self.ended(self.span, outcome, error), outcome, error
-        return self._end[0]
+    def began(self) -> EffectBegan:
+        """The event of its begin, without span and agent."""
 
     @abstractmethod
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> Event:
-        """The event of its end, by an outcome or by an error."""
+    def ended(self, outcome: T | None, error: BaseException | None) -> EffectEnded:
+        """The event of its end by an outcome or an error, without span and agent."""
+
+    def begin(self, span: int) -> EffectBegan:
+        """The event that is emitted when it begins under this number."""
+        event = self.began()
+        self.span = event.span = span
+        event.agent = self.source
+        return event
+
+    def end(self, outcome: T | None, error: BaseException | None) -> EffectEnded:
+        """The event that is emitted when it has ended, the same one for the same outcome."""
+        if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
+            event = self.ended(outcome, error)
+            event.span, event.agent = self.span, self.source
+            self._end = event, outcome, error
+        return self._end[0]
 
 
 def now() -> float:
@@ -155,7 +182,7 @@ class Dispatcher:
     """Performs the effects of a run and emits its events. A context manager, within which it is the current one.
 
     Args:
-        interceptors: What each effect goes through; the first is the outermost.
+        interceptors: Each effect passes through them; the first is the outermost.
         outer: Another dispatcher, whose interceptors follow, and whose listeners receive every event as well.
     """
 
@@ -186,7 +213,7 @@ class Dispatcher:
         """Send every event from now on to ``listener``.
 
         Args:
-            listener: One that raises is removed, and the others receive :class:`ListenerFailed`.
+            listener: If it raises, it is removed, and the others receive :class:`ListenerFailed`.
             essential: Whether it must not miss anything: if it raises, the run stops before the next effect.
         """
         self._listeners[listener] = essential
@@ -211,27 +238,19 @@ class Dispatcher:
         self.emit(ListenerFailed(listener=repr(listener), error=repr(error), essential=essential))
 
     def check(self) -> None:
-        """Stop here if an essential listener has failed.
-
-        Raises:
-            Exception: What it raised.
-        """
+        """Raise what an essential listener has raised, if one has failed."""
         if self._broken is not None:
             raise self._broken
 
     async def perform(self, effect: Effect[T], do: Callable[[], Awaitable[T]]) -> T:
-        """Perform an effect, through the interceptors, and emit its begin and its end.
-
-        Args:
-            effect: What is asked.
-            do: Really does it. Not called where a interceptor answers instead.
+        """Perform an effect through the interceptors, and emit its begin and its end.
 
         Raises:
-            Exception: What ``do`` or a interceptor raises, or what an essential listener has raised before.
+            Exception: Of ``do``, of an interceptor, or earlier of an essential listener.
         """
         self.check()
         outcome, failure = None, None
-        with self.span(effect.began, lambda _: effect.end(outcome, failure)) as effect.span:
+        with self.span(effect.begin, lambda _: effect.end(outcome, failure)) as effect.span:
             try:
                 outcome = await self._intercept(effect, do)
             except BaseException as error:
@@ -239,20 +258,15 @@ class Dispatcher:
                 raise
             return outcome
 
-    async def _intercept(self, effect: Effect[Any], do: Perform) -> Any:
+    def _intercept(self, effect: Effect[Any], do: Perform) -> Awaitable[Any]:
         self.check()
         for interceptor in reversed(self._interceptors):
             do = partial(interceptor, effect, do)
-        return await do()
+        return do()
 
     @contextmanager
     def span(self, began: Callable[[int], Event], ended: Callable[[int], Event]) -> Generator[int]:
-        """Within it, every event belongs to a span: a run, or an agent's turn.
-
-        Args:
-            began: Makes the event of the begin, given the number of the span.
-            ended: Makes the event of the end.
-        """
+        """Within it, every event belongs to a span, whose events are made of its number."""
         span = self.numbers.next()
         if self._listeners:
             self.emit(began(span))
@@ -307,17 +321,13 @@ def current_dispatcher() -> Dispatcher | None:
     return _dispatcher.get()
 
 
-async def perform(
+def perform(
     effect: Effect[T], do: Callable[[], Awaitable[T]], dispatcher: Dispatcher | None = None
-) -> T:
-    """Perform an effect by the current dispatcher, else by the one that a component remembers, if there is one.
-
-    Raises:
-        Exception: As :meth:`Dispatcher.perform`.
-    """
+) -> Awaitable[T]:
+    """Perform an effect by the current dispatcher, else by the one that a component remembers, if there is one."""
     if (dispatcher := _dispatcher.get() or dispatcher) is None:
-        return await do()
-    return await dispatcher.perform(effect, do)
+        return do()
+    return dispatcher.perform(effect, do)
 
 
 def emit(event: Event, dispatcher: Dispatcher | None = None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -24,12 +24,19 @@ from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
-from codeact_team.core.effects import Dispatcher, Event, current_dispatcher, error_text
+from codeact_team.core.effects import (
+    Dispatcher,
+    EffectBegan,
+    EffectEnded,
+    Event,
+    SpanEvent,
+    current_dispatcher,
+    error_text,
+)
 from codeact_team.core.execution import (
     Artifact,
     BoundName,
     CallOutcome,
-    ExecutionResult,
     Outcome,
     SessionResult,
 )
@@ -46,31 +53,8 @@ class AgentEvent(Event):
 
 
 @dataclass(kw_only=True)
-class SpanEvent(Event):
-    """The begin or the end of an agent's turn, or of an effect that it asks for."""
-
-    span: int
-    agent: str
-
-
-@dataclass(kw_only=True)
-class EffectBegan(SpanEvent):
-    """An effect begins."""
-
-
-@dataclass(kw_only=True)
-class EffectEnded(SpanEvent):
-    """An effect has ended."""
-
-
-@dataclass(kw_only=True)
 class Opened(Event):
-    """A team is loaded.
-
-    Attributes:
-        relaxations: The settings of its sandboxes weaker than the default, in words.
-        workspaces: The directories of this machine in which its code works and that stay there.
-    """
+    """A team is loaded, with the relaxations of its sandboxes in words, and the host directories in which its code works."""
 
     relaxations: Sequence[str] = ()
     workspaces: Sequence[str] = ()
@@ -81,8 +65,7 @@ class RunBegan(Event):
     """A team, or an agent, begins to work on a task.
 
     Attributes:
-        bypassing_parts: Parts of it that bypass the dispatcher, by name: with any, the run can be neither resumed nor
-            replayed.
+        bypassing_parts: Parts that bypass the dispatcher: with any, the run can be neither resumed nor replayed.
         record: The directory in which it is kept, if it is.
     """
 
@@ -94,12 +77,11 @@ class RunBegan(Event):
 
 @dataclass(kw_only=True)
 class RunResumed(Event):
-    """A run is gone on with. What follows is told from its beginning once more.
+    """A run is resumed; its events are emitted again from the beginning.
 
     Attributes:
-        record: The directory in which it is kept.
         answered: How many effects its journal answers, by their kinds.
-        repeated: How many blocks run again, to bring back their variables, if other code is to run.
+        repeated: How many blocks run again to restore their variables.
         seconds: Wall-clock time that these have taken before.
     """
 
@@ -111,16 +93,14 @@ class RunResumed(Event):
 
 @dataclass(frozen=True)
 class OpenQuestion:
-    """A question that nobody was there to answer.
+    """A question without an answer.
 
     Attributes:
         n: The number of its entry in the journal.
-        key: A digest of who asks what, which no other question has in the same place.
-        agent: Who asks.
+        key: A digest of caller and question, unique in its place.
         kind: ``approval``, or ``person_input`` for any text.
-        text: The question, fit to be shown.
-        is_lost: Whether no answer can reach what has asked: it was stopped half-way, and is not done twice, as it is code that
-            could reach more than its workspace, or a tool. When the run goes on, it is told as unknown, and may ask anew.
+        is_lost: Whether no answer can reach its caller, which was stopped half-way and is not run twice. On resume its
+            outcome is unknown, and it may ask anew.
     """
 
     n: int
@@ -133,12 +113,7 @@ class OpenQuestion:
 
 @dataclass(kw_only=True)
 class RunParked(Event):
-    """A run ends here, and waits for answers: ``codeact-team answer RECORD``, and then ``codeact-team resume RECORD``.
-
-    Attributes:
-        record: The directory in which it is kept.
-        questions: What is asked.
-    """
+    """A run ends and waits for answers: ``codeact-team answer RECORD``, then ``codeact-team resume RECORD``."""
 
     record: str
     questions: Sequence[OpenQuestion]
@@ -146,7 +121,7 @@ class RunParked(Event):
 
 @dataclass(kw_only=True)
 class RunEnded(Event):
-    """Its work is over. What it came to is told by whoever ran it; ``error`` is what broke it off."""
+    """A run has ended; ``error`` is what broke it off."""
 
     span: int
     error: str | None = None
@@ -177,10 +152,9 @@ class ModelCallEnded(EffectEnded):
     """A model has answered, or failed.
 
     Attributes:
-        usage: The tokens that it cost; ``None`` where nobody knows.
-        cached: Whether the answer cost nothing, as it was there already.
-        first_piece: Seconds until its first words came, where it is streamed.
-        error: What went wrong, if something did.
+        usage: Its tokens; ``None`` if they are not known.
+        cached: Whether the answer cost nothing.
+        first_piece: Seconds until its first words, if it is streamed.
     """
 
     model: str
@@ -193,7 +167,7 @@ class ModelCallEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class Words(AgentEvent):
-    """A piece of what a model writes, as it comes; ``message_id`` is that of the message that will have all of it."""
+    """A piece of a model's text; ``message_id`` is that of the message with all of it."""
 
     text: str
     message_id: str | None = None
@@ -209,13 +183,7 @@ class Code:
 
 @dataclass(frozen=True)
 class ArtifactReference:
-    """An artifact without its bytes.
-
-    Attributes:
-        mime_type: Such as ``image/png``.
-        size: In bytes.
-        sha256: The digest of the bytes, in hexadecimal digits.
-    """
+    """An artifact without its bytes: their number and their digest in hexadecimal digits."""
 
     mime_type: str
     size: int
@@ -236,7 +204,7 @@ class BlockBegan(EffectBegan):
 
 @dataclass(kw_only=True)
 class Output(AgentEvent):
-    """A piece of what code writes, as it comes."""
+    """A piece of the output of code."""
 
     text: str
     message_id: str | None = None
@@ -244,18 +212,11 @@ class Output(AgentEvent):
 
 @dataclass(kw_only=True)
 class BlockEnded(EffectEnded):
-    """Code blocks have ended.
+    """Code blocks have ended; the fields are those of :class:`~codeact_team.core.execution.SessionResult`.
 
     Attributes:
-        exit_code: ``None`` where they have no result, as something else went wrong.
-        output: What the blocks wrote, bounded.
-        processor_seconds: Processor time that their sandbox has used since the call before; ``None`` if not known.
-        missing_module: The Python module whose absence ended them, by what they wrote last.
-        names: What they have bound in a session.
-        artifacts: What they have made beside text, without the bytes.
-        answer: What the code called ``final_answer`` with.
-        message_id: The id of the message that tells of it, where there is one.
-        error: What went wrong where there is no result.
+        exit_code: ``None`` if they have no result; then ``error`` says why.
+        message_id: The id of the message with the result, if there is one.
     """
 
     exit_code: int | None = None
@@ -278,12 +239,7 @@ class BlockEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class ArtifactKept(AgentEvent):
-    """A picture or a table that code has shown was added to the files of the workspace.
-
-    Attributes:
-        file: Its name there.
-        path: Where that is on this machine; ``None`` where it does not stay there.
-    """
+    """An artifact was added to the files of the workspace; ``path`` is its path on this machine, if it stays there."""
 
     file: str
     path: str | None
@@ -291,35 +247,23 @@ class ArtifactKept(AgentEvent):
 
 
 def block_ended(
-    span: int,
-    agent: str,
-    result: CodeResult | None,
-    error: BaseException | None = None,
-    message_id: str | None = None,
+    result: CodeResult | None, error: BaseException | None = None, message_id: str | None = None
 ) -> BlockEnded:
-    """The end of code blocks, by what came of them."""
-    event = BlockEnded(span=span, agent=agent, message_id=message_id, error=error_text(error))
+    """The end of code blocks by their result."""
+    event = BlockEnded(message_id=message_id, error=error_text(error))
     if result is not None:
-        event.exit_code, event.output, event.outcome = result.exit_code, result.output, Outcome.COMPLETED
-    if isinstance(result, ExecutionResult):
-        event.outcome, event.limit, event.code_file = result.outcome, result.limit, result.code_file
-        event.omitted_bytes, event.seconds = result.omitted_bytes, result.seconds
-        event.missing_module, event.processor_seconds = result.missing_module, result.processor_seconds
+        event.outcome = Outcome.COMPLETED
+        # the fields have the names that they have in the result
+        for name in vars(event).keys() & vars(result).keys():
+            setattr(event, name, getattr(result, name))
     if isinstance(result, SessionResult):
-        event.state_lost, event.answer = result.state_lost, result.answer
-        event.names, event.omitted_names = result.names, result.omitted_names
         event.artifacts = [ArtifactReference.of(artifact) for artifact in result.artifacts]
     return event
 
 
 @dataclass(kw_only=True)
 class ToolCallBegan(EffectBegan):
-    """A tool of the host is called.
-
-    Attributes:
-        name: The tool; where code calls it, its dotted path below ``tools``.
-        arguments: As JSON text, cut if they are long.
-    """
+    """A tool of the host is called; ``arguments`` is JSON, cut if it is long."""
 
     name: str
     arguments: str
@@ -371,12 +315,7 @@ class ClockReadingBegan(EffectBegan):
 
 @dataclass(kw_only=True)
 class ClockReadingEnded(EffectEnded):
-    """The clock was read; both fields are ``None`` where that failed.
-
-    Attributes:
-        over: Whether the time of an agent is over.
-        seconds: How long a team has worked.
-    """
+    """The clock was read: whether the time of an agent is over, or the seconds that a team has worked."""
 
     over: bool | None = None
     seconds: float | None = None
@@ -384,15 +323,14 @@ class ClockReadingEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class BudgetSpent(Event):
-    """A team that has a budget has spent something, or may spend no more.
+    """A team with a budget has spent something, or may spend no more.
 
     Attributes:
-        spent: How much since its task: ``model_calls``, ``tokens``, ``tool_calls``, ``processor_seconds``; ``cost`` where
+        spent: The amounts since its task: ``model_calls``, ``tokens``, ``tool_calls``, ``processor_seconds``; ``cost`` where
             there are prices, and ``seconds`` where these are limited.
         left: The same, of what is limited.
-        currency: Of money.
-        unpriced: Models that were asked and have no price: what they cost is in no number.
-        uncounted: How many calls of models have an unknown number of tokens: they are in no number, either.
+        unpriced: Models without a price, whose cost is in no number.
+        uncounted: How many model calls have an unknown number of tokens.
         used_up: Why it may spend no more, in words.
     """
 
@@ -406,13 +344,7 @@ class BudgetSpent(Event):
 
 @dataclass(kw_only=True)
 class Approval(AgentEvent):
-    """Code, or the call of a tool, was allowed or denied by a rule, a grant or a person.
-
-    Attributes:
-        what: ``code`` or ``tool``.
-        name: The tool, or the language of the code.
-        by: Who decided, such as ``rule 2``.
-    """
+    """Code (``what`` is ``code``) or the call of a tool was decided on by a rule, a grant or a person."""
 
     what: str
     name: str
@@ -432,12 +364,7 @@ class Decision(AgentEvent):
 
 @dataclass(kw_only=True)
 class Judged(AgentEvent):
-    """A model has judged the work.
-
-    Attributes:
-        answer: To the task, where it accepts the work of others.
-        message_id: The id of the message that tells of it, where there is one.
-    """
+    """A model has judged the work; ``answer`` is its answer to the task if it accepts the work of others."""
 
     accepted: bool
     problems: Sequence[str] = ()
@@ -448,14 +375,14 @@ class Judged(AgentEvent):
 
 @dataclass(kw_only=True)
 class ForkBegan(EffectBegan):
-    """An agent forks its session, once for each attempt at its task; ``branches`` says how often."""
+    """An agent forks its session, once for each attempt."""
 
     branches: int
 
 
 @dataclass(kw_only=True)
 class ForkEnded(EffectEnded):
-    """A session was forked, or could not be; then ``refusal`` says why, and one attempt is made."""
+    """A session was forked; if it could not be, ``refusal`` says why, and one attempt is made."""
 
     branches: int
     refusal: str | None = None
@@ -463,12 +390,7 @@ class ForkEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class AttemptBegan(EffectBegan):
-    """An agent begins one of several attempts at its task, side by side. What belongs to it has its span as ``parent``.
-
-    Attributes:
-        attempt: Its number, from 1.
-        attempts: How many there are.
-    """
+    """An agent begins one of several parallel attempts, counted from 1. Events in it have its span as ``parent``."""
 
     attempt: int
     attempts: int
@@ -476,13 +398,7 @@ class AttemptBegan(EffectBegan):
 
 @dataclass(kw_only=True)
 class AttemptEnded(EffectEnded):
-    """An attempt has ended.
-
-    Attributes:
-        attempt: Its number, from 1.
-        attempts: How many there are.
-        ending: How it came to its end, such as ``answered`` or ``cancelled``; ``None`` where ``error`` broke it off.
-    """
+    """An attempt has ended; ``ending`` is ``None`` if ``error`` broke it off."""
 
     attempt: int
     attempts: int
@@ -492,14 +408,14 @@ class AttemptEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class PromotionBegan(EffectBegan):
-    """An agent chooses one of its attempts: the variables and files of that shall be those of its session."""
+    """An agent has chosen an attempt: its variables and files replace those of the session."""
 
     attempt: int
 
 
 @dataclass(kw_only=True)
 class PromotionEnded(EffectEnded):
-    """An attempt was chosen, and the others are dropped; ``loss`` says why its variables and files are lost, if they are."""
+    """The other attempts are dropped; ``loss`` says why variables and files are lost, if they are."""
 
     attempt: int
     loss: str | None = None
@@ -514,7 +430,7 @@ class SandboxStarting(Event):
 
 @dataclass(kw_only=True)
 class SandboxPreparing(Event):
-    """Something is done before a sandbox can start, such as a download: ``doing`` says what, in words."""
+    """A sandbox is prepared, such as by a download."""
 
     sandbox: str
     doing: str
@@ -525,11 +441,10 @@ class SandboxStarted(Event):
     """A sandbox is ready.
 
     Attributes:
-        sandbox: Its executor.
-        packages: The versions, by name, of what was put into it.
-        image: The digest of the image that its container was made from.
-        python: The version of its Python, where no image says which.
-        place: Where in the config its executor is; empty where no config has it.
+        packages: The versions, by name, of the packages that were installed for it.
+        image: The digest of the image of its container.
+        python: The version of its Python, if no image determines it.
+        place: The path of its executor in the config; empty if no config has it.
     """
 
     sandbox: str
@@ -553,12 +468,7 @@ class DescriptionEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class SandboxLost(Event):
-    """A sandbox, or the interpreter in it, is gone with what code has left there.
-
-    Attributes:
-        sandbox: Its executor.
-        place: Where in the config that is; empty where no config has it.
-    """
+    """A sandbox, or the interpreter in it, is lost with its state; ``place`` as of :class:`SandboxStarted`."""
 
     sandbox: str
     reason: str
@@ -567,12 +477,7 @@ class SandboxLost(Event):
 
 @dataclass(kw_only=True)
 class FilesPutBack(Event):
-    """A run goes on, and files of its workspace are again what they were before the code that was interrupted.
-
-    Attributes:
-        workspace: The directory, from the working directory.
-        files: Their paths in it; hostile data.
-    """
+    """On resume, files of a workspace were restored to their state before the interrupted code; hostile paths."""
 
     workspace: str
     files: Sequence[str]
@@ -580,13 +485,12 @@ class FilesPutBack(Event):
 
 @dataclass(kw_only=True)
 class BlocksRepeated(Event):
-    """A run goes on, and code of it has run again, to bring back its variables.
+    """On resume, code has run again to restore its variables.
 
     Attributes:
-        place: Where in the config its executor is.
-        blocks: How many blocks.
-        differing: How many of them came to something else than before; agents go by what they came to then.
-        difference: How the first of these differs, as a unified diff; hostile data.
+        place: The path of its executor in the config.
+        differing: How many blocks had another result than before; agents use the recorded one.
+        difference: The first difference as a unified diff; hostile data.
     """
 
     place: str
@@ -597,13 +501,7 @@ class BlocksRepeated(Event):
 
 @dataclass(frozen=True)
 class ChangedRequest:
-    """Something that a run has asked otherwise than before.
-
-    Attributes:
-        agent: Who asked.
-        kind: For what sort of effect, such as ``model_call``.
-        times: How often.
-    """
+    """How often an agent has requested something else than in the recorded run, by the kind of the effect."""
 
     agent: str
     kind: str
@@ -615,14 +513,12 @@ class Replayed(Event):
     """A recorded run has run once more, without its models and tools.
 
     Attributes:
-        record: The directory in which it is kept.
-        blocks: How many calls of code have come to the same as then.
-        answered: How many questions were answered from its journal.
-        changed: What it has asked otherwise than then, such as a prompt in other words.
-        difference: What is otherwise than then, such as the output of a call of code, as a diff; ``None`` if nothing is.
-            Hostile data.
-        block: Which call of code that is, counted from 1; ``None`` where it is something else.
-        is_whole: Whether it has come to its end.
+        blocks: How many calls of code had the same result.
+        answered: How many requests its journal has answered.
+        changed: Requests that differ, such as a prompt in other words.
+        difference: What else differs, as a diff, or ``None``; hostile data.
+        block: The call of code that differs, counted from 1; ``None`` for anything else.
+        is_whole: Whether it has reached its end.
     """
 
     record: str
@@ -641,10 +537,6 @@ class SandboxStopped(Event):
     sandbox: str
 
 
-def _dump_message(message: BaseChatMessage | BaseAgentEvent) -> dict[str, Any]:
-    return {"type": type(message).__name__, **message.model_dump(mode="json")}
-
-
 def _load_message(data: object) -> BaseChatMessage | BaseAgentEvent:
     if isinstance(data, Mapping):
         return MessageFactory().create(dict(data))  # pyright: ignore[reportUnknownArgumentType]
@@ -653,16 +545,15 @@ def _load_message(data: object) -> BaseChatMessage | BaseAgentEvent:
 
 
 Message = Annotated[
-    BaseChatMessage | BaseAgentEvent, PlainSerializer(_dump_message), PlainValidator(_load_message)
+    BaseChatMessage | BaseAgentEvent,
+    PlainSerializer(lambda message: {"type": type(message).__name__, **message.model_dump(mode="json")}),
+    PlainValidator(_load_message),
 ]
 
 
 @dataclass(kw_only=True)
 class MessageSent(Event, type="message"):
-    """A message: an agent of this package has sent or received it, or it has come out of the team.
-
-    Each message is emitted once, as soon as it is known, also that of an agent inside a tool.
-    """
+    """A message of an agent, emitted once, as soon as it is known, also that of an agent inside a tool."""
 
     message: Message
 
@@ -699,11 +590,7 @@ def dump(event: Event) -> dict[str, JsonValue]:
 
 
 def load(data: Mapping[str, JsonValue]) -> Event:
-    """The event that was dumped.
-
-    Raises:
-        ValueError: If it is none of this version.
-    """
+    """The event that was dumped; a ``ValueError`` if it is none of this version."""
     kind = Event.kinds.get(str(data.get("type")))
     if kind is None:
         raise ValueError(f"an event of the type {data.get('type')!r} is not known")

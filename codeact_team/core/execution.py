@@ -41,12 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """Output of a block that is not text, such as a figure; hostile data.
-
-    Attributes:
-        mime_type: Such as ``image/png`` or ``text/html``.
-        data: The bytes, as the code made them.
-    """
+    """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data."""
 
     mime_type: str
     data: bytes
@@ -85,9 +80,8 @@ class BoundName:
     """A global name that a block has bound; hostile data.
 
     Attributes:
-        name: The name.
         type: The name of its value's type, such as ``ndarray``.
-        size: The value's shape or length in words, such as ``(3, 4)`` or ``10 items``, where it has one.
+        size: The value's shape or length in words, such as ``(3, 4)`` or ``10 items``, if it has one.
         preview: The beginning of the value's text, if that is known without running its code.
     """
 
@@ -217,11 +211,7 @@ _LAST_WORDS = re.compile(
 
 
 def missing_module(output: str) -> str | None:
-    """The missing module that has ended a program, by its last line; ``None`` if that says nothing of the kind.
-
-    Args:
-        output: The end of its output. Hostile data: it can make the answer wrong, nothing else.
-    """
+    """The missing module that has ended a program, by the last line of its output, which may be hostile."""
     last = output.rstrip().rpartition("\n")[2]
     found = _LAST_WORDS.match(last)
     if found is None:
@@ -267,13 +257,7 @@ _LIST = TypeAdapter(list[str])
 
 
 class Picture(Image):
-    """A PNG picture as AutoGen's model clients take it, without AutoGen's decoding and encoding anew.
-
-    Args:
-        png: What :func:`read_picture` has made.
-        width: In pixels.
-        height: In pixels.
-    """
+    """A PNG picture, as :func:`read_picture` made it, for AutoGen's model clients without decoding and encoding it."""
 
     def __init__(self, png: bytes, width: int, height: int) -> None:
         # not AutoGen's, which decodes
@@ -312,12 +296,12 @@ def read_drawn(artifacts: Sequence[Artifact]) -> Drawn:
 
 
 def read_picture(data: bytes) -> Picture:
-    """Read a PNG picture. All fields that a decoder relies on are checked, and chunks not needed to show it are left out.
+    """Read a PNG picture: all fields that a decoder relies on are checked, and chunks not needed are left out.
 
     A model's server may refuse a whole conversation for one broken picture.
 
     Raises:
-        ValueError: If it is broken, too large, or of a kind that is not read, such as an interlaced one.
+        ValueError: If it is broken, too large, or of an unsupported kind, such as interlaced.
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has {len(data) / 1e6:.1f} MB, and {MAX_BYTES / 1e6:.1f} MB are the most")

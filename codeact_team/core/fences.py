@@ -14,8 +14,7 @@ class Tag(NamedTuple):
 
     Attributes:
         end: The closing tag.
-        language: The language of the code.
-        on_own_lines: Whether both tags must stand on lines of their own, as they have other meanings, too.
+        on_own_lines: Whether both tags must be on lines of their own, as they have other meanings, too.
         may_end_text: Whether the closing tag is usually missing at the end of the text.
     """
 
@@ -60,10 +59,7 @@ _WORD = re.compile(r"[\s{.]*+([A-Za-z0-9_][A-Za-z0-9_+#.-]{0,39}+)(?![^\s{}()\[\
 
 
 def language_of(label: str) -> str:
-    """Return the canonical name of the language in a label or a whole info string; empty if there is none.
-
-    For ``python3.11`` and ``{.python}`` it is ``python``.
-    """
+    """The canonical name of the language in a label or info string, such as ``{.python}``; empty if there is none."""
     if (word := _WORD.match(label)) is None:
         return ""
     name = word[1].lower()
@@ -142,10 +138,9 @@ class Delimiter(NamedTuple):
         text: The run or the tag.
         start: Its offset.
         line: The offset of the start of its line.
-        indent: Its column, counted from 0, if only blanks precede it on its line.
+        indent: Its column, from 0, if only blanks precede it on its line.
         last: Whether only blanks follow it on its line.
         odd: Whether an even number of delimiters precedes it on its line.
-        where: Its context.
     """
 
     text: str

@@ -35,15 +35,7 @@ THROUGH = DIRECTORY | getattr(os, "O_PATH", 0)
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Open a file or a directory that a person names.
-
-    Args:
-        path: Absolute, or from the current directory.
-        flags: As of ``os.open``.
-        mode: The permissions of a file that is made.
-
-    Returns:
-        A descriptor.
+    """Open a file or directory that a person names, absolute or from the current directory; return a descriptor.
 
     Raises:
         OSError: If it cannot be opened. A link that is not followed is an ``ELOOP`` that says where it leads.
@@ -62,7 +54,9 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
             try:
                 found = os.open(name, wanted, mode, dir_fd=here)
             except OSError as error:
-                if (target := _link(name, here)) is None:
+                try:
+                    target = os.readlink(name, dir_fd=here)
+                except OSError:
                     raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
                 followed += 1
                 if followed > _MOST_LINKS or not _is_of_the_system(here):
@@ -82,14 +76,7 @@ def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
 
 @contextmanager
 def parent_of(path: str | os.PathLike[str]) -> Generator[tuple[int, str]]:
-    """Open the directory that contains a path, which need not exist.
-
-    Yields:
-        The directory's descriptor, and the last name of the path.
-
-    Raises:
-        OSError: As :func:`open_named`.
-    """
+    """Open the directory of a path, which need not exist, as by :func:`open_named`; also yields the last name."""
     above, name = os.path.split(os.path.normpath(path))
     if name in ("", "..", "."):
         above, name = os.path.split(os.path.realpath(path))
@@ -110,12 +97,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
 
 
 class KnownDirectory(NamedTuple):
-    """A directory that was opened once, to notice when another one has taken its place.
-
-    Attributes:
-        path: Its path at that time, without links.
-        status: Its status at that time.
-    """
+    """The path, without links, and status of a directory that was opened, to notice a replacement."""
 
     path: Path
     status: os.stat_result
@@ -127,11 +109,7 @@ class KnownDirectory(NamedTuple):
 
 
 def known_directory(descriptor: int) -> KnownDirectory:
-    """Describe a directory that is open.
-
-    Raises:
-        FileNotFoundError: If it was removed.
-    """
+    """Describe an open directory; a ``FileNotFoundError`` if it was removed."""
     status = os.fstat(descriptor)
     if status.st_nlink == 0:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -145,15 +123,7 @@ def known_directory(descriptor: int) -> KnownDirectory:
 
 @contextmanager
 def made_named(path: str | os.PathLike[str], mode: int = 0o777) -> Generator[int]:
-    """Open the directory that a person names, after making it and its parents where they are missing.
-
-    Args:
-        path: As of :func:`open_named`.
-        mode: The permissions of a directory that is made.
-
-    Raises:
-        OSError: As :func:`open_named`; or if it cannot be made.
-    """
+    """Open a directory as by :func:`open_named`, after making it, with ``mode``, and its parents if missing."""
     above, missing = os.path.normpath(path), list[str]()
     while True:
         try:
@@ -180,33 +150,19 @@ def made_named(path: str | os.PathLike[str], mode: int = 0o777) -> Generator[int
 
 
 def remove_named(path: str | os.PathLike[str]) -> None:
-    """Remove the directory that a person names with its content, as :func:`codeact_team.core.trees.remove` does.
-
-    Raises:
-        OSError: As :func:`open_named`; or if something is left.
-    """
+    """Remove the directory that a person names, as :func:`codeact_team.core.trees.remove` does."""
     with parent_of(path) as (above, name):
         trees.remove(name, above)
 
 
 def move_named(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Move a file or directory to another path that a person names.
-
-    Raises:
-        OSError: As :func:`open_named`; or as :func:`codeact_team.core.trees.move`.
-    """
+    """Move a file or directory to another path that a person names, as :func:`codeact_team.core.trees.move` does."""
     with parent_of(source) as (within, old), parent_of(target) as (to, new):
         trees.move(old, new, within=within, to=to)
 
 
 def _reversed(path: str) -> list[str]:
     return [name for name in path.split("/") if name][::-1]
-
-
-def _link(name: str, directory: int) -> str | None:
-    with suppress(OSError):
-        return os.readlink(name, dir_fd=directory)
-    return None
 
 
 def _is_of_the_system(directory: int) -> bool:
@@ -232,12 +188,8 @@ _OWN = re.compile(r"/dev/stdin|/(?:dev|proc/self)/fd/([0-9]{1,9})")
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Open a file that a person names, which must not be a directory, a pipe or a device.
 
-    Args:
-        path: The file. A descriptor of this process, such as ``/dev/fd/63`` of a shell's ``<(command)``, may be a pipe.
-        flags: As of ``os.open``. A file that is made is for its owner only.
-
-    Returns:
-        Its descriptor.
+    A descriptor of this process, such as ``/dev/fd/63`` of a shell's ``<(command)``, may be a pipe. A new file is for its
+    owner only.
 
     Raises:
         OSError: As :func:`open_named`; or if it is not a regular file.
@@ -249,14 +201,10 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
-    """Read such a file.
-
-    Args:
-        path: The file.
-        most: Bytes that it may have; a sparse file of a terabyte takes no room on a disk.
+    """Read such a file of at most ``most`` bytes: a sparse file of a terabyte takes no room on a disk.
 
     Raises:
-        OSError: As :func:`open_regular`; or if it has more.
+        OSError: As :func:`open_regular`; ``EFBIG`` if it has more.
     """
     with open(open_regular(path), "rb") as file:
         data = file.read(most + 1)
@@ -267,11 +215,7 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
 
 @contextmanager
 def opened(directory: str | os.PathLike[str] | int) -> Generator[int]:
-    """Open a directory by its path, or by a descriptor that somebody else has of it.
-
-    Raises:
-        OSError: As :func:`open_named`.
-    """
+    """Open a directory by its path, as :func:`open_named` does, or by another descriptor of it."""
     descriptor = os.dup(directory) if isinstance(directory, int) else open_named(directory, DIRECTORY)
     try:
         yield descriptor
@@ -281,11 +225,7 @@ def opened(directory: str | os.PathLike[str] | int) -> Generator[int]:
 
 @contextmanager
 def below(top: int, path: str) -> Generator[int]:
-    """Open the directory at a path below the directory open as ``top``. Follows no link.
-
-    Raises:
-        OSError: If there is none.
-    """
+    """Open the directory at a path below the directory open as ``top``. Follows no link."""
     descriptor = os.dup(top)
     try:
         for part in parts_of(path):
@@ -299,16 +239,7 @@ def below(top: int, path: str) -> Generator[int]:
 
 @contextmanager
 def opened_file(top: int, path: str, flags: int = _READ) -> Generator[int]:
-    """Open the regular file at a path below the directory open as ``top``. Follows no link, waits for no pipe.
-
-    Args:
-        top: The directory.
-        path: The path of the file.
-        flags: How to open it; to read it by default.
-
-    Raises:
-        OSError: If there is none.
-    """
+    """Open the regular file at a path below the directory open as ``top``. Follows no link, waits for no pipe."""
     above, _, name = path.rpartition("/")
     with below(top, above) as directory:
         descriptor = _checked(os.open(name, flags, dir_fd=directory), path)
@@ -319,11 +250,7 @@ def opened_file(top: int, path: str, flags: int = _READ) -> Generator[int]:
 
 
 def parts_of(path: str) -> Sequence[str]:
-    """The names in a path below a directory, which may come from hostile code.
-
-    Raises:
-        OSError: If the path leads out of the directory.
-    """
+    """The names in a path, which may be hostile; an ``OSError`` if it leads out of its directory."""
     parts = path.split("/") if path else []
     if {"", ".", ".."} & {*parts}:
         raise OSError(errno.EINVAL, "it is no path below a directory")

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from autogen_core.code_executor import CodeBlock
@@ -50,11 +51,8 @@ _FIELDS = frozenset({"code", "language", "thought", "thoughts", "reasoning"})
 def code_in_json(text: str, languages: Languages) -> list[CodeBlock] | None:
     """Find the code in a reply that is a JSON object, or has one between ``<tool_call>`` tags.
 
-    The object must be the call of a function that runs code, or have only the code, its language and thoughts.
-
-    Returns:
-        The code; nothing if the object may as well mean something else, such as an answer; ``None`` if there is no object
-        with a field ``code``.
+    The object must be the call of a function that runs code, or have only the code, its language and thoughts. If it may
+    mean something else, the list is empty. ``None`` if there is no object with a field ``code``.
     """
     call = _CALL.search(text)
     start = call or _ALONE.match(text)
@@ -101,7 +99,6 @@ class Findings:
     """The findings in all parts of one message.
 
     Attributes:
-        blocks: The code to run.
         unsupported: The languages of other code, in order, as keys.
         unclosed: Whether the end of code to run is missing or in doubt.
         rereading_left: Characters that may still be read although they may have to be read again: hostile text must not
@@ -135,13 +132,13 @@ class _Line(NamedTuple):
 
 
 class MarkdownReader:
-    """Reads a document once, from the beginning to the end.
+    """Reads a document with line feeds once, and adds its code to the findings.
 
     Args:
-        text: The document, with line feeds only.
+        text: The document.
         findings: Receives the code.
         tags: Whether tags such as ``<execute>`` count.
-        quote_depth: The number of block quotes around it in the message.
+        quote_depth: The number of block quotes around it.
         is_last: Whether the message ends with it.
     """
 
@@ -280,7 +277,9 @@ class MarkdownReader:
         end = self._tag_end(body, tag, language)
         if end is None and not (alone or (begins and tag.may_end_text)):
             return None
-        if tag.on_own_lines and not (begins and alone and end is not None and self._is_first(end)):
+        if tag.on_own_lines and not (
+            begins and alone and end is not None and not text[text.rfind("\n", 0, end) + 1 : end].strip()
+        ):
             self._findings.rereading_left -= end - body if end is not None else 0
             return None
         code = text[body:end]
@@ -312,10 +311,6 @@ class MarkdownReader:
             self._findings.rereading_left -= len(self._text) - body
         return None if tag.on_own_lines else self._text.find(tag.end, body)
 
-    def _is_first(self, position: int) -> bool:
-        """Whether only blanks precede the position on its line."""
-        return not self._text[self._text.rfind("\n", 0, position) + 1 : position].strip()
-
     def _indent(self) -> int:
         return column(self._text[self._line.start : self._line.content])
 
@@ -346,6 +341,10 @@ _OTHER_TAG = re.compile(
 )
 
 
+# an agent asks for the same with each reply
+_languages = lru_cache(maxsize=32)(Languages)
+
+
 def extract_code(text: str, languages: Sequence[str], *, default_language: str | None = None) -> Extraction:
     """Find the code blocks in a chat message.
 
@@ -360,7 +359,7 @@ def extract_code(text: str, languages: Sequence[str], *, default_language: str |
         default_language: The one of ``languages`` that closed fences without a label are in. Without it these are not
             extracted, unless the label is on the line below the fence.
     """
-    supported = Languages(languages)
+    supported = _languages(tuple(languages))
     findings = Findings(supported, supported.resolve(default_language) if default_language else None)
     MarkdownReader(text.replace("\r\n", "\n"), findings).read()
     return Extraction(findings.blocks, list(findings.unsupported), findings.unclosed)
@@ -376,7 +375,7 @@ def extract_from_reply(
     found = extract_code(text, languages, default_language=default_language)
     if found.blocks or found.unsupported:
         return found
-    in_json = code_in_json(text, Languages(languages))
+    in_json = code_in_json(text, _languages(tuple(languages)))
     if in_json is not None:
         return replace(found, blocks=in_json, unsupported=[] if in_json else ["JSON with a field 'code'"])
     other = None if "```" in text else _OTHER_TAG.search(text)

@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, TypeGuard
 
-from autogen_core import is_component_class
+from autogen_agentchat.base import ChatAgent, Team, TerminationCondition
+from autogen_agentchat.messages import StructuredMessageFactory
+from autogen_core import CacheStore, is_component_class
+from autogen_core.code_executor import CodeExecutor
+from autogen_core.memory import Memory
+from autogen_core.model_context import ChatCompletionContext
+from autogen_core.models import ChatCompletionClient
+from autogen_core.tools import BaseTool, Workbench
 from pydantic import AfterValidator, BaseModel, ValidationInfo
 from pydantic_core import PydanticCustomError
 
@@ -28,10 +35,7 @@ from codeact_team.errors import ConfigError, NotAllowedError
 
 
 def did_you_mean(name: str, others: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Half a sentence for the end of an error, with the most similar of ``others``; empty if none is similar.
-
-    The least similarity, from 0 to 1, is ``cutoff``.
-    """
+    """Half a sentence for the end of an error, with the most similar of ``others``; empty if none is similar."""
     near = difflib.get_close_matches(name, list(others), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -76,14 +80,35 @@ ALLOW_UNSAFE_HINT = (
 )
 
 
+# AutoGen's schemas only say "a component", and AutoGen checks the class only after it has made one.
+KINDS_BY_FIELD: Mapping[str, tuple[type, ...]] = {
+    "agent": (ChatAgent,),
+    "client": (ChatCompletionClient,),
+    "code_executor": (CodeExecutor,),
+    "conditions": (TerminationCondition,),
+    "executor": (CodeExecutor,),
+    "memory": (Memory,),
+    "model_client": (ChatCompletionClient,),
+    "model_context": (ChatCompletionContext,),
+    "participants": (ChatAgent, Team),
+    "store": (CacheStore,),
+    "structured_message_factory": (StructuredMessageFactory,),
+    "team": (Team,),
+    "termination_condition": (TerminationCondition,),
+    "tools": (BaseTool,),
+    "workbench": (Workbench,),
+    "wrapped_agent": (ChatAgent,),
+}
+"""The classes whose components a field takes, in AutoGen's components and ours."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """What a config may load.
 
     Attributes:
         namespaces: Packages or modules whose components are allowed, with everything below them.
-        allow_unsafe: Whether components are allowed that run source code at load, or run code or programs on this
-            machine without a sandbox.
+        allow_unsafe: Whether components are allowed that run source code at load, or code on this machine without a sandbox.
     """
 
     namespaces: frozenset[str] = DEFAULT_NAMESPACES
@@ -131,10 +156,7 @@ def active_policy() -> Policy:
 
 
 def check(path: str, policy: Policy) -> str:
-    """Check a component's path by its text alone; nothing is imported.
-
-    Returns:
-        The path, with AutoGen's short names for well-known components expanded.
+    """Check a component's path by its text alone; return it with AutoGen's short names expanded.
 
     Raises:
         ConfigError: If this is no dotted path.
@@ -223,7 +245,9 @@ FunctionPath = Annotated[str, AfterValidator(_check_in_config)]
 def _check_path(path: str, policy: Policy) -> None:
     names = path.split(".")
     # a dunder segment would run a package's __main__
-    if len(names) < 2 or not all(_is_name(name) for name in names):
+    if len(names) < 2 or not all(
+        name.isascii() and name.isidentifier() and not name.startswith("__") for name in names
+    ):
         raise ConfigError(f"{path!r} is not a dotted path such as 'package.module.Name'")
     if not policy.allows(path):
         raise NotAllowedError(
@@ -234,10 +258,6 @@ def _check_path(path: str, policy: Policy) -> None:
         raise NotAllowedError(
             f"{path!r} is part of a program that runs in a sandbox; it is not imported here"
         )
-
-
-def _is_name(text: str) -> bool:
-    return text.isascii() and text.isidentifier() and not text.startswith("__")
 
 
 def _check_safe(path: str, reason: str | None, policy: Policy) -> None:

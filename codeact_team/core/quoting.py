@@ -35,7 +35,10 @@ def make_inert(text: str) -> str:
     text = _BACKTICKS.sub(f"``{_ZERO_WIDTH}", text)
     text = _TILDES.sub(lambda match: match[1] + _ZERO_WIDTH.join(match[2]), text)
     # most outputs hold none, and a search for each is many times faster than the pattern
-    if not any(start in text for start in TAGS):
+    for start in TAGS:
+        if start in text:
+            break
+    else:
         return text
     return _START_TAG.sub(lambda tag: f"{tag[0][0]}{_ZERO_WIDTH}{tag[0][1:]}", text)
 
@@ -94,7 +97,10 @@ def take_thoughts_off(text: str, known: str | None = None) -> SplitReply:
         known: The thought that the server has separated.
     """
     lowered = text.lower()
-    if not any(word in lowered for word in _WORDS):
+    for word in _WORDS:
+        if word in lowered:
+            break
+    else:
         return SplitReply(text, known)
     reader = _Reader(text)
     reader.read()

@@ -83,8 +83,14 @@ def without_secrets(text: str, environ: Mapping[str, str] = os.environ) -> str:
 
 def secret_remover(credentials: Mapping[str, str]) -> Callable[[str], str]:
     """Make a function that replaces credentials by ``${NAME}``, and whatever else looks like a key, in a text."""
-    redactor = Redactor(credentials)
+    redactor = _redactor_of(frozenset(credentials.items()))
     return lambda text: _KEY_SHAPE.sub("(a key)", redactor.redact_text(text))
+
+
+# to spell a credential in all encodings takes a millisecond
+@lru_cache(maxsize=4)
+def _redactor_of(credentials: frozenset[tuple[str, str]]) -> Redactor:
+    return Redactor(dict(credentials))
 
 
 _Encode = Callable[[str], str]
@@ -106,7 +112,7 @@ def _write_json(encode: _Encode, escapes: tuple[str, str], slash: bool, upper: b
         text = re.sub(f"[{escaped}]", lambda found: f"\\u{ord(found[0]):{digits}}", text)
     if slash:
         text = text.replace("/", "\\/")
-    return _with_upper_escapes(text) if upper else text
+    return re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda found: found[0].upper(), text) if upper else text
 
 
 def _repr(value: str | bytes) -> str:
@@ -114,29 +120,9 @@ def _repr(value: str | bytes) -> str:
     return repr('"' + value)[2:-1] if isinstance(value, str) else repr(b'"' + value)[3:-1]
 
 
-def _ascii(value: str) -> str:
-    return ascii('"' + value)[2:-1]
-
-
-def _repr_bytes(value: str) -> str:
-    return _repr(value.encode(errors="surrogateescape"))
-
-
-def _in_other_quotes(encode: _Encode) -> _Encode:
-    return lambda value: encode(value).replace("\\'", "'")
-
-
 def _url(quote: Callable[..., str], value: str, safe: str = "", *, escaped: str = "") -> str:
     text = quote(value, safe=safe, errors="surrogateescape")
     return text.replace(escaped, f"%{ord(escaped):02X}") if escaped else text
-
-
-def _with_lower_escapes(value: str) -> str:
-    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), value)
-
-
-def _with_upper_escapes(value: str) -> str:
-    return re.sub(r"(?<=\\u)[0-9a-f]{4}", lambda found: found[0].upper(), value)
 
 
 def _in_base64(value: str, before: int, special: bytes = b"+/") -> str:
@@ -182,8 +168,12 @@ def _url_encodings() -> Iterator[tuple[str, _Encode]]:
         "form-star": partial(form, safe="*", escaped="~"),
     }
     yield from encodings.items()
+
+    def lower(text: str) -> str:
+        return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+
     for name, encode in encodings.items():
-        yield f"{name}-lower", _after(_with_lower_escapes, encode)
+        yield f"{name}-lower", _after(lower, encode)
 
 
 def _all_encodings() -> Iterator[tuple[str, _Encode]]:
@@ -199,8 +189,15 @@ def _all_encodings() -> Iterator[tuple[str, _Encode]]:
             for name, inner in in_json.items()
         }
         yield from in_json.items()
-    in_python: dict[str, _Encode] = {"repr": _repr, "repr-bytes": _repr_bytes, "ascii": _ascii}
-    in_python |= {f"{name}-quoted": _in_other_quotes(encode) for name, encode in in_python.items()}
+    in_python: dict[str, _Encode] = {
+        "repr": _repr,
+        "repr-bytes": lambda value: _repr(value.encode(errors="surrogateescape")),
+        "ascii": lambda value: ascii('"' + value)[2:-1],
+    }
+    in_python |= {
+        f"{name}-quoted": _after(lambda text: text.replace("\\'", "'"), encode)
+        for name, encode in in_python.items()
+    }
     yield from in_python.items()
     for (outer, encode), (name, inner) in product(_PLAIN_JSON.items(), in_python.items()):
         yield f"{outer}-{name}", _after(encode, inner)
@@ -212,7 +209,8 @@ def _all_encodings() -> Iterator[tuple[str, _Encode]]:
     for place, (name, special) in product(range(3), {"": b"+/", "-url": b"-_"}.items()):
         yield f"base64{name}-{place}", partial(_in_base64, before=place, special=special)
     for place in range(3):
-        yield f"base64-slash-{place}", lambda value, place=place: _in_base64(value, place).replace("/", "\\/")
+        in_base64 = partial(_in_base64, before=place)
+        yield f"base64-slash-{place}", _after(lambda text: text.replace("/", "\\/"), in_base64)
 
 
 _ENCODINGS: Mapping[str, _Encode] = dict(_all_encodings())
@@ -227,11 +225,11 @@ class Redactor:
     """Replaces secrets by placeholders, in every spelling that a program may give them.
 
     Args:
-        secrets: Each under a name, such as that of its variable of the environment.
-        nonce: With it, a placeholder tells the spelling, has this text in it, and can be replaced by the secret again.
-            Nothing that a run reads or writes may know it. Without it, a placeholder is ``${NAME}``.
+        secrets: Each under a name, such as that of its environment variable.
+        nonce: If given, placeholders name the spelling, contain it, and can be restored. It must be unknown to all that a
+            run reads or writes. Without it, a placeholder is ``${NAME}``.
         restorable: The names whose placeholders :meth:`restore` replaces; ``None`` for all.
-        shortest: Secrets of fewer characters stay, as any text might hold them.
+        shortest: Shorter secrets stay, as any text might hold them.
     """
 
     def __init__(

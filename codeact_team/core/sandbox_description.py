@@ -22,13 +22,7 @@ _MAX_HEAD_LINES, _MAX_LINE_CHARS = 5, 200
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that is in the workspace when the first block runs; hostile data.
-
-    Attributes:
-        path: Its path in the workspace.
-        size: In bytes.
-        head: The first lines of a table such as a CSV file, if it is data for the code.
-    """
+    """A file in the workspace when the first block runs, with the first lines if it is a table; hostile data."""
 
     path: str
     size: int
@@ -41,11 +35,9 @@ class SandboxDescription:
 
     Attributes:
         lives_on: Whether Python blocks share an interpreter; if not, each block is a process of its own.
-        python: Its Python, such as ``Python 3.12.3``; ``None`` if there is none, or it has not answered.
+        python: Such as ``Python 3.12.3``; ``None`` if there is none, or it has not answered.
         packages: The Python packages that code can import: version by name, the best known first.
         has_network: ``None`` if that is not known for certain.
-        block_seconds: The time limit of a block.
-        memory_mib: The memory that code may use, in MiB.
         files: The first files of the workspace at the start, data first.
         omitted_files: The number of other files; ``None`` if they were not counted.
     """

@@ -27,10 +27,7 @@ def read_as(kind: Any) -> GetPydanticSchema:
 
 
 def in_config(kind: Any) -> GetPydanticSchema:
-    """Annotates a field for a live object, which a config describes as ``kind``.
-
-    A constructor's argument is not checked here: the component does that itself.
-    """
+    """Annotates a field for a live object, which a config describes as ``kind`` and a constructor does not check."""
 
     def validate(value: Any, as_kind: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         return value if info.context is _FROM_CONSTRUCTOR else as_kind(value)

@@ -18,12 +18,7 @@ _HELD = 64
 
 
 class Visited:
-    """A directory that :func:`walk` has come to.
-
-    Attributes:
-        descriptor: The directory, open until the walk goes on.
-        names: Those of the directories on the way to it, its own last; of the first directory, there are none.
-    """
+    """A directory that :func:`walk` visits: its descriptor, open until the walk continues, and the names on the way to it."""
 
     def __init__(self, descriptor: int, names: list[str], device: int | None) -> None:
         self.descriptor = descriptor
@@ -58,11 +53,7 @@ class Visited:
         self.descriptor = -1
 
     def resume(self, inner: int) -> None:
-        """Open the directory again, which a directory in it still leads to.
-
-        Raises:
-            OSError: If that was moved meanwhile.
-        """
+        """Open the directory again from one in it; an ``OSError`` if that was moved meanwhile."""
         if self.descriptor < 0:
             self.descriptor = os.open("..", DIRECTORY, dir_fd=inner)
             if _identity(self.descriptor) != self._identity:
@@ -77,16 +68,15 @@ class Visited:
 def walk(
     top: int, refused: Callable[[int, str, OSError], None] | None = None, *, leaves_device: bool = False
 ) -> Generator[Visited]:
-    """Visit the directory open as ``top``, and those below it that the caller enters.
+    """Visit the directory open as ``top``, which stays open, and those below it that the caller enters.
 
-    Follows no links. However deep the tree is, the stack and the number of descriptors are
-    bounded, and no path gets too long.
+    Follows no links. However deep the tree is, the stack and the number of descriptors are bounded, and no path gets too long.
 
     Args:
-        top: The directory. It stays open.
-        refused: Called with a directory, a name in it and an error where that cannot be opened; by default the error is
-            raised. One that was removed meanwhile is no error.
-        leaves_device: Whether it also visits other file systems that are mounted there.
+        top: The directory.
+        refused: Called with a directory, a name in it and an error if that cannot be opened; by default the error is raised.
+            One that was removed meanwhile is no error.
+        leaves_device: Whether it also visits other mounted file systems.
 
     Raises:
         OSError: If a directory cannot be read, or was moved while deeper ones were visited.
@@ -132,11 +122,7 @@ def _identity(directory: int) -> tuple[int, int]:
 
 
 def files_below(top: int) -> Iterator[tuple[Visited, str, os.stat_result]]:
-    """Everything in and below the directory open as ``top`` that is no directory: where it is, its name, and its status.
-
-    Raises:
-        OSError: As :func:`walk`.
-    """
+    """Everything below the directory open as ``top`` that is no directory: where it is, its name, and its status."""
     for directory in walk(top):
         for name, status in directory.entries():
             if stat.S_ISDIR(status.st_mode):
@@ -147,11 +133,7 @@ def files_below(top: int) -> Iterator[tuple[Visited, str, os.stat_result]]:
 
 @contextmanager
 def opened_own(directory: str | os.PathLike[str]) -> Generator[int]:
-    """Open a directory that no hostile code can have replaced, such as in a cache: links on the way to it are followed.
-
-    Raises:
-        OSError: If there is none, or it is a link itself.
-    """
+    """Open a directory that hostile code cannot have replaced, such as in a cache, following links on the way to it."""
     descriptor = os.open(directory, DIRECTORY)
     try:
         yield descriptor
@@ -160,29 +142,15 @@ def opened_own(directory: str | os.PathLike[str]) -> Generator[int]:
 
 
 def move(source: str, target: str, *, within: int | None = None, to: int | None = None) -> None:
-    """Rename a directory, or what else has the name; a link is renamed, not followed.
-
-    Args:
-        source: Its path, below the directory open as ``within``, if that is given.
-        target: Its new path, below the directory open as ``to``, if that is given.
-        within: See ``source``.
-        to: See ``target``.
-
-    Raises:
-        OSError: If it cannot be moved, as where ``target`` is a directory that is not empty.
-    """
+    """Rename a directory or anything else; a link is renamed, not followed. Paths may be below open directories."""
     os.rename(source, target, src_dir_fd=within, dst_dir_fd=to)
 
 
 def remove(top: str, within: int | None = None) -> None:
-    """Remove a directory with its content.
+    """Remove a directory, below the directory open as ``within`` if given, with its content.
 
     A deep tree needs no more stack, descriptors or length of a path than a flat one. Follows no links, even while
     something still writes to the tree. An entry that cannot be removed does not keep the others.
-
-    Args:
-        top: Its path, below the directory open as ``within``, if that is given.
-        within: See ``top``.
 
     Raises:
         OSError: If something is left: why the first entry could not be removed.

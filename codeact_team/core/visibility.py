@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -93,11 +92,12 @@ def unseen_place(text: str) -> int | None:
 
 def edged(text: str, width: int) -> str:
     """Put an edge before each line, and break lines so that a screen of ``width`` cells breaks none by itself."""
-    return "\n".join(
-        f"{CONTINUED if number else EDGE}{part}"
-        for line in text.expandtabs(_TAB).split("\n")
-        for number, part in enumerate(_divided(line, width))
-    )
+    lines: list[str] = []
+    for line in text.expandtabs(_TAB).split("\n"):
+        breaks = edge_breaks(line, width)
+        for start, end in zip([0, *breaks], [*breaks, len(line)], strict=True):
+            lines.append(f"{CONTINUED if start else EDGE}{line[start:end]}")
+    return "\n".join(lines)
 
 
 def edge_breaks(line: str, width: int) -> list[int]:
@@ -114,12 +114,6 @@ def edge_breaks(line: str, width: int) -> list[int]:
             taken = 0
         taken += cells
     return breaks
-
-
-def _divided(line: str, width: int) -> Iterator[str]:
-    breaks = edge_breaks(line, width)
-    for start, end in zip([0, *breaks], [*breaks, len(line)], strict=True):
-        yield line[start:end]
 
 
 def _leaves_no_mark(char: str) -> bool:

@@ -9,7 +9,6 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from json import JSONDecodeError
 from typing import Any, TypeGuard
 
@@ -41,14 +40,7 @@ Emit = Callable[[str], Awaitable[None]]
 
 
 class ModelCall(Effect[CreateResult]):
-    """A model is asked to continue a conversation.
-
-    Args:
-        client: The client.
-        model: The name of the model.
-        messages: The conversation.
-        options: Further arguments of the client's ``create``.
-    """
+    """A model is asked to continue a conversation; ``options`` are further arguments of the client's ``create``."""
 
     kind = "model_call"
     form = TypeAdapter(CreateResult)
@@ -76,17 +68,18 @@ class ModelCall(Effect[CreateResult]):
         }
 
     async def skip(self) -> None:
-        # AutoGen's replay client gives its answers in turn, whatever the question
-        if _is_replaying(self.part):
+        # AutoGen's replay client, found without importing it, gives its answers in turn, whatever the question
+        client: Any = self.part
+        if any(kind.__module__.startswith("autogen_ext.models.replay.") for kind in type(client).__mro__):
             # a changed config may have fewer answers
             with suppress(ValueError):
-                await self.part.create(self._messages)
+                await client.create(self._messages)
 
-    def began(self, span: int) -> ModelCallBegan:
-        return ModelCallBegan(span=span, agent=self.source, model=self.model, client=self.client)
+    def began(self) -> ModelCallBegan:
+        return ModelCallBegan(model=self.model, client=self.client)
 
-    def ended(self, span: int, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
-        event = ModelCallEnded(span=span, agent=self.source, model=self.model, error=error_text(error))
+    def ended(self, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
+        event = ModelCallEnded(model=self.model, error=error_text(error))
         if outcome is not None:
             event.usage, event.cached = outcome.usage, outcome.cached
             event.finish_reason = outcome.finish_reason
@@ -94,11 +87,6 @@ class ModelCall(Effect[CreateResult]):
         elif error is not None:
             event.usage = usage_of(error)
         return event
-
-
-def _is_replaying(client: object) -> TypeGuard[ChatCompletionClient]:
-    # without importing AutoGen's module
-    return any(kind.__module__.startswith("autogen_ext.models.replay.") for kind in type(client).__mro__)
 
 
 class WrappedClient(Wrapper, ChatCompletionClient):
@@ -117,7 +105,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         cancellation_token: CancellationToken | None = None,
         **options: Any,
     ) -> CreateResult:
-        """Let the model continue a conversation.
+        """Have the model continue a conversation.
 
         Args:
             messages: The conversation.
@@ -127,14 +115,18 @@ class WrappedClient(Wrapper, ChatCompletionClient):
             options: Further arguments of AutoGen's ``create``; empty ones are left out.
 
         Raises:
-            ModelError: If the client returned, or its server answered with, something that is no answer of a model.
+            ModelError: If the result of the client, or the answer of its server, is no answer of a model.
             Exception: Any other error of the client.
         """
         # not every client knows all options
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
         effect = ModelCall(self.wrapped, self._model, messages, options)
-        work = partial(self._answer, effect, messages, cancellation_token, options, emit, message_id)
-        return await perform(effect, partial(_heeding, work, cancellation_token), self._dispatcher)
+
+        def work() -> Awaitable[CreateResult]:
+            answer = self._answer(effect, messages, cancellation_token, options, emit, message_id)
+            return answer if cancellation_token is None else until_cancelled(answer, cancellation_token)
+
+        return await perform(effect, work, self._dispatcher)
 
     async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:
         return await self.ask(messages, **options)
@@ -218,7 +210,8 @@ class WrappedClient(Wrapper, ChatCompletionClient):
                     await emit(last)
         # a stream ends with its result
         result = _checked(self.wrapped, last)
-        if _is_nothing(result):
+        counted = result.usage.prompt_tokens or result.usage.completion_tokens
+        if result.finish_reason == "unknown" and not (result.content or result.thought or counted):
             # clients skip everything that is no event, such as a whole page of HTML
             raise ModelError(_NO_STREAM)
         return result
@@ -244,18 +237,8 @@ def _model_of(client: ChatCompletionClient) -> str:
     return model if isinstance(model, str) else type(client).__name__
 
 
-async def _heeding(
-    call: Callable[[], Awaitable[CreateResult]], token: CancellationToken | None
-) -> CreateResult:
-    return await (call() if token is None else until_cancelled(call(), token))
-
-
 def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
-    """Return the result of a client if it is valid.
-
-    Raises:
-        ModelError: If it is none.
-    """
+    """The result of a client if it is valid; else a :class:`ModelError`."""
     given = type(result).__name__
     if isinstance(result, CreateResult):
         # it may have been constructed without validation
@@ -266,12 +249,6 @@ def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
         f"the model client {type(client).__name__} returned {given} instead of a CreateResult with text or calls of tools; "
         "that is a fault of the client"
     )
-
-
-def _is_nothing(result: CreateResult) -> bool:
-    """Whether a result has neither content, nor a finish reason, nor a count of tokens."""
-    said = result.content or result.thought or result.usage.prompt_tokens or result.usage.completion_tokens
-    return result.finish_reason == "unknown" and not said
 
 
 def usage_of(error: BaseException | None) -> RequestUsage | None:

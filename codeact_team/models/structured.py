@@ -100,7 +100,10 @@ def read_object(text: str, *, mark: str | None = None, material: str = "") -> di
     problem: UnreadableAnswer | None = None
     for candidate in _candidates(stripped, mark):
         try:
-            found = _load(candidate.text)
+            found: Any = _decode(candidate.text)
+            if not isinstance(found, dict):
+                raise UnreadableAnswer(_NO_OBJECT)
+            found = cast("dict[str, Any]", found)
         except UnreadableAnswer as error:
             problem = problem or error
             continue
@@ -113,11 +116,7 @@ def read_object(text: str, *, mark: str | None = None, material: str = "") -> di
 
 
 def read_value(text: str) -> JsonValue:
-    """Read the JSON value in a model's answer, which stands alone or in a code fence that ends the text.
-
-    Raises:
-        UnreadableAnswer: If there is none.
-    """
+    """Read the JSON value in a model's answer, alone or in a code fence that ends it; else :class:`UnreadableAnswer`."""
     stripped = text.strip()
     if len(stripped) > _MAX_CHARS:
         raise UnreadableAnswer(_TOO_LONG)
@@ -168,22 +167,13 @@ def _decode(text: str) -> JsonValue:
             value = pyjson5.decode(_NOTATION.sub(_as_json5, text))
         except pyjson5.Json5Exception:
             raise UnreadableAnswer(_explain(text, error)) from None
-    return _writable(value) if _SURROGATE.search(text) else value
-
-
-def _writable(value: JsonValue) -> JsonValue:
-    """Replace halves of characters, which JSON can escape but no encoding can write."""
+    if not _SURROGATE.search(text):
+        return value
     try:
+        # JSON can escape halves of characters, but no encoding can write them
         return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         raise UnreadableAnswer(_NOT_WRITABLE) from None
-
-
-def _load(text: str) -> dict[str, Any]:
-    value = _decode(text)
-    if not isinstance(value, dict):
-        raise UnreadableAnswer(_NO_OBJECT)
-    return cast("dict[str, Any]", value)
 
 
 def _as_json5(found: re.Match[str]) -> str:
@@ -210,10 +200,7 @@ def _explain(text: str, error: Exception) -> str:
 
 
 def _may_be_quoted(candidate: _Candidate, found: Mapping[str, Any], material: str) -> bool:
-    """Whether an object may be copied from the material: as a whole or, amid prose, any of its plain fields.
-
-    Spaces and quotation marks do not count, as a quotation may have others.
-    """
+    """Whether an object may be quoted, spaces and quotation marks apart: as a whole or, amid prose, any plain field."""
     if not material:
         return False
     squeezed = _squeeze(material)
@@ -258,7 +245,7 @@ class ModelAnswer(Generic[Value]):
         problem: Why the model's answer could not be used, for a person and for a model; ``None`` if it could.
         usage: The tokens of all calls. A call that raised counts only if its error has the usage.
         text: The model's text without its thoughts, at most :data:`MAX_TEXT_CHARS` characters.
-        thought: The model's thoughts before the answer, whether its server separates them or not.
+        thought: The model's thoughts before the answer.
     """
 
     value: Value
@@ -286,13 +273,10 @@ _accepted: WeakKeyDictionary[ChatCompletionClient, _Mode] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class _Question(Generic[Schema]):
-    """A question to a model.
+    """A question to a model, and the messages before it, which the model may quote.
 
-    Attributes:
-        schema: The shape of the answer.
-        material: The messages before, which the model may quote.
-        mark: The value by which the model marks its answer. The authors of the material cannot know it, as it depends
-            on the whole conversation; the same question always has the same mark.
+    The model marks its answer by a value that the authors of these cannot know, as it depends on the whole conversation;
+    the same question always has the same mark.
     """
 
     schema: type[Schema]
@@ -354,8 +338,11 @@ async def _ask_once(
 ) -> ModelAnswer[Schema | None]:
     modes = _modes(client)
     for mode in modes:
+        asked, json_output = messages, cast("Any", _unchecked(question.schema))
+        if mode is not _Mode.STRUCTURED:
+            asked, json_output = _extended(messages, _instruction(question)), mode is _Mode.JSON
         try:
-            result = await _create(client, messages, question, mode, cancellation_token)
+            result = await client.ask(asked, json_output=json_output, cancellation_token=cancellation_token)
         except Exception as error:
             if mode is not modes[-1] and _refuses_mode(error):
                 continue
@@ -411,19 +398,6 @@ def _modes(client: WrappedClient) -> list[_Mode]:
     }
     strictest = _accepted.get(client.wrapped, _Mode.STRUCTURED)
     return [mode for mode, possible in supported.items() if possible and mode >= strictest]
-
-
-async def _create(
-    client: WrappedClient,
-    messages: Sequence[LLMMessage],
-    question: _Question[Schema],
-    mode: _Mode,
-    cancellation_token: CancellationToken | None,
-) -> CreateResult:
-    json_output: Any = _unchecked(question.schema)
-    if mode is not _Mode.STRUCTURED:
-        messages, json_output = _extended(messages, _instruction(question)), mode is _Mode.JSON
-    return await client.create(messages, json_output=json_output, cancellation_token=cancellation_token)
 
 
 class _Unchecked(BaseModel):

@@ -46,18 +46,10 @@ async def decide_retry(
     *,
     cancellation_token: CancellationToken | None = None,
 ) -> ModelAnswer[RetryDecision]:
-    """Ask the model whether the last error is worth another attempt.
+    """Ask the model whether the last error is worth another attempt; the last message is the failed execution.
 
-    Args:
-        client: The model.
-        messages: The conversation up to the failed execution, its system message included.
-        cancellation_token: Stops the call.
-
-    Returns:
-        The decision. If the model's answer cannot be used, the decision is not to retry, and says why.
-
-    Raises:
-        Exception: As :func:`codeact_team.models.structured.ask`.
+    If the answer cannot be used, the decision is not to retry, and says why. Raises as
+    :func:`codeact_team.models.structured.ask`.
     """
     question = UserMessage(content=RETRY_PROMPT, source="user")
     answer = await ask(client, [*messages, question], RetryDecision, cancellation_token=cancellation_token)
@@ -156,17 +148,8 @@ async def reflect(
 ) -> ModelAnswer[Verdict]:
     """Ask the model to judge the work in a conversation, and to write its answer if it accepts it.
 
-    Args:
-        client: The model.
-        messages: The conversation, its system message included; see :data:`REFLECTION_SYSTEM_MESSAGE`.
-        answered: Whether the work has an answer already, so that the model writes none.
-        cancellation_token: Stops the call.
-
-    Returns:
-        The verdict. If the model's answer cannot be used, the verdict is not to accept, and says why.
-
-    Raises:
-        Exception: As :func:`codeact_team.models.structured.ask`.
+    With ``answered``, the work has an answer already. If the model's answer cannot be used, the verdict is not to accept,
+    and says why. Raises as :func:`codeact_team.models.structured.ask`.
     """
     asked = REFLECTION_PROMPT + (_ANSWERED_ALREADY if answered else _ASK_FOR_ANSWER)
     question = UserMessage(content=asked, source="user")

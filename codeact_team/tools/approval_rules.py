@@ -46,12 +46,7 @@ def is_python(language: str) -> bool:
 
 
 def misleading(code: str, language: str) -> str:
-    """Return why code would not run as it is shown, in words for the model; empty if it would.
-
-    Args:
-        code: The block, shown with everything unseen in it made visible.
-        language: Its label.
-    """
+    """Why code would not run as it is shown, with everything unseen made visible; for the model, empty if it would."""
     if language.lower() not in _SHELLS and (encoding := foreign_encoding(code)) is not None:
         return (
             f"a comment says that it is written in {encoding[:40]!r}, but it is UTF-8: leave that comment out"
@@ -97,8 +92,7 @@ class Question:
     The code and the arguments are hostile: show them by the properties that make them fit for a person's eyes.
 
     Attributes:
-        source: The agent whose code it is.
-        kind: Whether code wants to run, or to call a tool.
+        source: The agent.
         name: The tool, as code calls it below ``tools``, or the language of the code.
         arguments: The arguments of the tool, whole.
         code: The block, whole.
@@ -183,33 +177,23 @@ class Question:
 
 
 def as_json(value: JsonValue) -> str | None:
-    """Write a value as compact JSON with sorted keys and plain whole numbers, so that equal values have equal texts.
-
-    Returns:
-        The text; ``None`` if the value is nested too deeply, or holds a number of too many digits.
-    """
+    """Write a value as canonical compact JSON; ``None`` if it is nested too deeply, or a number has too many digits."""
     try:
-        plain = with_leaves(value, _whole_number)
+        plain = with_leaves(
+            value, lambda leaf: int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf
+        )
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     except (RecursionError, ValueError):
         return None
 
 
 def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
-    """Replace each text, number, truth value and ``None`` in a value.
-
-    Raises:
-        RecursionError: If it is nested too deeply.
-    """
+    """Replace each text, number, truth value and ``None`` in a value; a ``RecursionError`` if it is too deep."""
     if isinstance(value, list):
         return [with_leaves(item, change) for item in value]
     if isinstance(value, dict):
         return {key: with_leaves(item, change) for key, item in value.items()}
     return change(value)
-
-
-def _whole_number(value: JsonValue) -> JsonValue:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _shown_value(value: JsonValue, room: int) -> str | None:
@@ -233,6 +217,10 @@ def _shown_value(value: JsonValue, room: int) -> str | None:
 LONGEST_MATCHED = 100_000
 """Characters of a text that is matched with a glob. The event loop waits meanwhile, for a time in proportion to them."""
 
+_TOO_LONG_FOR_RULE = (
+    f"it cannot be checked against {{}}, which looks at a text of at most {LONGEST_MATCHED:,} characters: this one "
+    "is longer, or nested too deeply"
+)
 _SITE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 
@@ -247,23 +235,24 @@ def matches(glob: str, text: str | None) -> bool | None:
 
 
 def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
-    """Whether a value fits, however it is written.
+    """Whether a value fits, however it is written; ``None`` if it is too long, or nested too deeply.
 
     A rule that restricts has to notice a value in any notation. One that allows must not be misled by a notation: a glob
     with a slash is matched with the path without detours only, any other has to fit the path with them and without.
-
-    Returns:
-        ``None`` if the value is too long to be matched, or nested too deeply.
     """
     if not glob.strip("*"):
         return True
     if isinstance(value, float) and value.is_integer():
-        return _any([matches(glob, as_json(value)), matches(glob, json.dumps(value))])
-    direct = matches(glob.removeprefix("./"), _text(without_detours(value)))
-    if allowing and "/" in glob:
-        return direct
-    both = [direct, matches(glob, _text(value))]
-    return _all(both) if allowing else _any(both)
+        both = [matches(glob, as_json(value)), matches(glob, json.dumps(value))]
+        allowing = False
+    else:
+        direct = matches(glob.removeprefix("./"), _text(without_detours(value)))
+        if allowing and "/" in glob:
+            return direct
+        both = [direct, matches(glob, _text(value))]
+    # one of them decides: that both have to fit, or that one is enough
+    decisive = not allowing
+    return decisive if decisive in both else None if None in both else allowing
 
 
 def without_detours(value: JsonValue) -> JsonValue:
@@ -299,14 +288,6 @@ def _straight(text: str) -> str:
 
 def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else as_json(value)
-
-
-def _any(matched: Sequence[bool | None]) -> bool | None:
-    return True if True in matched else None if None in matched else False
-
-
-def _all(matched: Sequence[bool | None]) -> bool | None:
-    return False if False in matched else None if None in matched else True
 
 
 NO_RULE = "no rule"
@@ -382,13 +363,7 @@ class ApprovalRule(BaseModel):
 
 
 class Ruling(NamedTuple):
-    """The decision of the rules.
-
-    Attributes:
-        decision: The decision.
-        by: The rule, such as ``rule 2``.
-        reason: Why; never empty for a denial.
-    """
+    """The decision of the rules, by which rule, such as ``rule 2``, and why; a denial always has a reason."""
 
     decision: Literal["allow", "deny", "ask"]
     by: str
@@ -412,25 +387,15 @@ class RuleChain:
         for number, rule in enumerate(self.rules, start=1):
             fits, by = rule.fits(question), f"rule {number}"
             if fits is None:
-                return Ruling("deny", by, _too_long(by))
+                return Ruling("deny", by, _TOO_LONG_FOR_RULE.format(by))
             if not fits:
                 continue
             if rule.at_most is not None and self._used[number] >= rule.at_most:
-                used_up = used_up or Ruling("deny", by, _used_up(rule.at_most, by))
+                times = f"{rule.at_most} time{'' if rule.at_most == 1 else 's'}"
+                used_up = used_up or Ruling("deny", by, f"{by} allows this {times}, which are used up")
                 continue
             if rule.decision == "allow":
                 self._used[number] += 1
             reason = rule.reason or (f"{by} denies it" if rule.decision == "deny" else "")
             return Ruling(rule.decision, by, reason)
         return used_up or Ruling("allow", NO_RULE)
-
-
-def _too_long(by: str) -> str:
-    return (
-        f"it cannot be checked against {by}, which looks at a text of at most {LONGEST_MATCHED:,} characters: this one "
-        "is longer, or nested too deeply"
-    )
-
-
-def _used_up(at_most: int, by: str) -> str:
-    return f"{by} allows this {at_most} time{'' if at_most == 1 else 's'}, which are used up"

@@ -9,11 +9,10 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from autogen_core import CancellationToken
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
@@ -211,12 +210,7 @@ NOBODY_THERE = (
 
 
 class AskedQuestion(Effect[Answer | None]):
-    """A person is asked whether code may run or a tool may be called; the outcome is ``None`` if nobody is there.
-
-    Args:
-        question: The question.
-        parks: Whether the run suspends until there is an answer if nobody is there.
-    """
+    """A person is asked for approval; ``None`` if none is there: then a run that ``parks`` suspends."""
 
     kind = "approval"
     form = TypeAdapter[Answer | None](Answer | None)
@@ -233,11 +227,11 @@ class AskedQuestion(Effect[Answer | None]):
         """The question, fit to be shown."""
         return self.question.to_text()
 
-    def began(self, span: int) -> QuestionAsked:
-        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
+    def began(self) -> QuestionAsked:
+        return QuestionAsked(text=self.to_text())
 
-    def ended(self, span: int, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
-        event = QuestionAnswered(span=span, agent=self.source)
+    def ended(self, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
+        event = QuestionAnswered()
         if outcome is not None:
             said = ("always" if outcome.always else "yes") if outcome.allowed else "no"
             event.text = f"{said}: {outcome.reason}" if outcome.reason else said
@@ -275,10 +269,10 @@ class Approvals:
         rules: The first that fits decides.
         handler: Answers where a rule asks; ``None`` for the handler of :func:`asking`.
         source: The agent.
-        parks: Whether a recorded run suspends until there is an answer if nobody is there. Otherwise it is denied.
+        parks: Whether a recorded run suspends if nobody answers. Otherwise it is denied.
 
     Attributes:
-        left_out: How many decisions there were beyond those recorded, since the records were last taken.
+        left_out: How many decisions were not recorded, since the records were last taken.
     """
 
     def __init__(
@@ -342,18 +336,15 @@ class Approvals:
             seconds = time.monotonic() - began
         record = record_of(question, ruling, seconds=seconds)
         if ruling.by != NO_RULE:
-            self._keep(record)
+            is_answer = record.by == HANDLER
+            if self._counts[is_answer] < MAX_RECORDS:
+                self._counts[is_answer] += 1
+                self._records.append(record)
+            else:
+                self.left_out += 1
             fields = record.model_dump(exclude={"arguments", "decision"})
             emit(Approval(agent=self._source, allowed=record.allowed, **fields), self._dispatcher)
         return record
-
-    def _keep(self, record: ApprovalRecord) -> None:
-        is_answer = record.by == HANDLER
-        if self._counts[is_answer] < MAX_RECORDS:
-            self._counts[is_answer] += 1
-            self._records.append(record)
-        else:
-            self.left_out += 1
 
     def _decide(self, question: Question) -> Ruling:
         ruling = self._rules.decide(question)
@@ -363,7 +354,8 @@ class Approvals:
 
     async def _ask(self, question: Question, pause: Pause) -> Ruling:
         with pause():
-            async with self._turn():
+            # a question that suspends the run, as nobody is there, holds up no other
+            async with self._turns if self._handler or current_handler() else nullcontext():
                 # the answer to another question may have settled this one meanwhile
                 ruling = self._decide(question)
                 if ruling.decision != "ask":
@@ -372,7 +364,12 @@ class Approvals:
                     return Ruling("deny", _NOT_SHOWN, f"no person can approve it: {obstacle}")
                 granted = self._granted
                 asked = AskedQuestion(replace(question, reason=ruling.reason), parks=self._parks)
-                answer = await perform(asked, partial(self._answer, asked.question), self._dispatcher)
+
+                async def work() -> Answer | None:
+                    handler = self._handler or current_handler()
+                    return None if handler is None else await _answer(handler, asked.question)
+
+                answer = await perform(asked, work, self._dispatcher)
                 if answer is None:
                     return _NOT_PARKED if self._parks else _NOBODY
                 if answer.allowed and answer.always:
@@ -381,14 +378,6 @@ class Approvals:
             return Ruling("allow", HANDLER, answer.reason)
         return Ruling("deny", HANDLER, answer.reason or "the person who was asked said no")
 
-    def _turn(self) -> AbstractAsyncContextManager[object]:
-        # a question that suspends the run, as nobody is there, holds up no other
-        return self._turns if self._handler or current_handler() else nullcontext()
-
-    async def _answer(self, question: Question) -> Answer | None:
-        handler = self._handler or current_handler()
-        return None if handler is None else await _answer(handler, question)
-
 
 def _kind_of(question: Question) -> tuple[str, str]:
     return question.kind, question.name if question.kind == "tool" else ""
@@ -396,7 +385,7 @@ def _kind_of(question: Question) -> tuple[str, str]:
 
 async def _answer(handler: Handler, question: Question) -> Answer:
     try:
-        answer: object = await handler(question)
+        answer = cast("object", await handler(question))
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
@@ -405,10 +394,6 @@ async def _answer(handler: Handler, question: Question) -> Answer:
         logger.exception("the approval handler failed, so the question is denied")
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Answer(False, f"the approval handler failed: {text}")
-    return _checked(answer)
-
-
-def _checked(answer: object) -> Answer:
     # a handler may return anything, and a text such as "no" is true
     if isinstance(answer, Answer):
         fields: tuple[object, ...] = (answer.allowed, answer.reason, answer.always)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -60,14 +60,7 @@ UNKNOWN = (
 
 
 class PartCall(Effect[T]):
-    """A tool of an AutoGen agent is called.
-
-    Args:
-        part: The tool, or its workbench.
-        name: The name of the tool.
-        arguments: Its arguments.
-        form: How pydantic writes the outcome as JSON, and reads it.
-    """
+    """A tool of an AutoGen agent is called; ``part`` is the tool, or its workbench."""
 
     kind = "part_call"
 
@@ -82,9 +75,9 @@ class PartCall(Effect[T]):
     def request(self) -> JsonValue:
         return {"tool": self._name, "arguments": self._plain_arguments()}
 
-    def began(self, span: int) -> ToolCallBegan:
+    def began(self) -> ToolCallBegan:
         shown = cut(json.dumps(self._plain_arguments(), ensure_ascii=False), _MAX_SHOWN)
-        return ToolCallBegan(span=span, agent=self.source, name=self._name, arguments=shown)
+        return ToolCallBegan(name=self._name, arguments=shown)
 
     def unknown(self) -> Any:
         return ToolResult(name=self._name, result=[TextResultContent(content=UNKNOWN)], is_error=True)
@@ -92,8 +85,8 @@ class PartCall(Effect[T]):
     def _plain_arguments(self) -> JsonValue:
         return to_jsonable_python(dict(self._arguments), fallback=repr)
 
-    def ended(self, span: int, outcome: T | None, error: BaseException | None) -> ToolCallEnded:
-        event = ToolCallEnded(span=span, agent=self.source, name=self._name, outcome=CallOutcome.OK)
+    def ended(self, outcome: T | None, error: BaseException | None) -> ToolCallEnded:
+        event = ToolCallEnded(name=self._name, outcome=CallOutcome.OK)
         if isinstance(error, asyncio.CancelledError):
             event.outcome = CallOutcome.CANCELLED
         elif error is not None:
@@ -138,11 +131,11 @@ class PersonInput(Effect[str]):
         """The prompt."""
         return self._prompt
 
-    def began(self, span: int) -> QuestionAsked:
-        return QuestionAsked(span=span, agent=self.source, text=self.to_text())
+    def began(self) -> QuestionAsked:
+        return QuestionAsked(text=self._prompt)
 
-    def ended(self, span: int, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
-        return QuestionAnswered(span=span, agent=self.source, text=outcome or "", error=error_text(error))
+    def ended(self, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
+        return QuestionAnswered(text=outcome or "", error=error_text(error))
 
 
 _RESULT = TypeAdapter(ToolResult)
@@ -379,20 +372,14 @@ def _is_wrapped_input(agent: UserProxyAgent) -> bool:
 
 
 def bypassing_parts(root: object) -> list[str]:
-    """Name the parts of a team whose effects bypass the dispatcher; with any, a run can be neither resumed nor replayed.
-
-    Args:
-        root: A team or an agent.
-
-    Returns:
-        For each such part its class and, if it has one, its name.
-    """
+    """Name the parts of a team whose effects bypass the dispatcher: with any, a run can be neither resumed nor replayed."""
     found: list[Any] = list(components_in(root))
     # the parts in a wrapper, or in an agent of this package, are used through it
     outer = [part for part in found if type(part).__module__.startswith(_OURS)]
     covered = {id(inner) for inner in components_in(outer) if isinstance(inner, _EFFECTFUL)}
     bypassing = [part for part in found if id(part) not in covered and _bypasses(part)]
-    return sorted({" ".join([type(part).__name__, *_name_of(part)]) for part in bypassing})
+    names = (f" {part.name!r}" if isinstance(getattr(part, "name", None), str) else "" for part in bypassing)
+    return sorted({f"{type(part).__name__}{name}" for part, name in zip(bypassing, names, strict=True)})
 
 
 def _bypasses(part: object) -> bool:
@@ -411,8 +398,3 @@ def _bypasses(part: object) -> bool:
         return approval_of(part) is not None
     foreign = not type(part).__module__.startswith(("autogen_agentchat.", _OURS))
     return isinstance(part, TimeoutTermination) or (foreign and isinstance(part, ChatAgent | Team))
-
-
-def _name_of(part: object) -> Iterator[str]:
-    if isinstance(name := getattr(part, "name", None), str):
-        yield repr(name)

@@ -24,10 +24,7 @@ _LONGEST_IDENTIFIER = 100
 
 
 def identifier(text: str, instead: str) -> str:
-    """Make an identifier of ``text`` that is neither private nor a keyword.
-
-    If it would not begin with a letter, it begins with ``instead``.
-    """
+    """Make a public identifier of ``text``; it begins with ``instead`` if it would not begin with a letter."""
     # as Python itself normalizes names
     text = unicodedata.normalize("NFKC", text[:_LONGEST_IDENTIFIER])[:_LONGEST_IDENTIFIER]
     name = "".join(char if f"_{char}".isidentifier() else "_" for char in text).lstrip("_")
@@ -37,10 +34,7 @@ def identifier(text: str, instead: str) -> str:
 
 
 def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()) -> list[str]:
-    """Make a unique identifier for each of ``names``, in their order.
-
-    Names that are identifiers have precedence and stay as they are; others get a number if they are taken.
-    """
+    """Make a unique identifier for each name, in order. Valid names stay; others get a number if they are taken."""
     wanted = [identifier(name, instead) for name in names]
     wanted = [f"{name}_" if name in reserved else name for name in wanted]
     taken: set[str] = set(reserved)
@@ -71,16 +65,7 @@ _WORDS = re.compile(r"[^\W_]+")
 
 @dataclass
 class NamedType:
-    """An object whose fields are known.
-
-    Attributes:
-        name: Its name in annotations.
-        base: The same without a number that makes it unique.
-        schema: Its schema.
-        document: The document of the schema.
-        fields: Its fields.
-        hints: The annotations of the fields by their keys.
-    """
+    """An object whose fields are known; ``base`` is its name without a number, ``hints`` annotate fields by key."""
 
     name: str
     base: str
@@ -91,11 +76,7 @@ class NamedType:
 
 
 class Annotator:
-    """Writes the annotations of one tool.
-
-    Attributes:
-        types: The objects that have a name in them, in the order of their first use.
-    """
+    """Writes the annotations of one tool, and collects the objects with a name in them in ``types``."""
 
     def __init__(self) -> None:
         self.types: list[NamedType] = []
@@ -260,12 +241,8 @@ class Parameter:
     """A parameter of the function for a tool.
 
     Attributes:
-        name: Its name in the signature.
         key: Its name in the arguments for the host.
-        annotation: Its annotation.
-        required: Whether it has to be passed.
-        default: The default value as the only item; empty if there is none, or it is too long to be shown.
-        keyword_only: Whether it cannot be passed by position.
+        default: The default value as the only item; empty if there is none, or it is too long.
         about: Its description and limits in words.
     """
 
@@ -306,10 +283,8 @@ class Declaration:
     Attributes:
         name: The dotted path below ``tools``.
         summary: Its description in a line.
-        parameters: Its parameters.
         returns: The annotation of its result, if it is known.
-        doc: Its docstring.
-        takes_others: Whether it may be called with other keywords than its parameters.
+        takes_others: Whether it takes other keywords than its parameters.
     """
 
     name: str
@@ -351,7 +326,8 @@ def declare(name: str, tool: ListedTool) -> Declaration:
     annotator = Annotator()
     parameters = list(_parameters(annotator, SchemaDocument(tool.schema)))
     result = "Media" if tool.returns_media else None
-    sections = [clean(tool.description, MAX_DESCRIPTION), _args(parameters)]
+    lines = [f"{_INDENT}{one.name}: {one.about}" for one in parameters if one.about]
+    sections = [clean(tool.description, MAX_DESCRIPTION), "\n".join(["Args:", *lines]) if lines else ""]
     if (returns := tool.returns) is not None:
         shown = annotator.annotation(SchemaDocument(returns), returns, "Result")
         result = None if shown == "Any" else shown
@@ -425,11 +401,6 @@ def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
         value = schema.get(limit)
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             yield clean(f"{words.capitalize()} {value}", _MAX_FIELD)
-
-
-def _args(parameters: Sequence[Parameter]) -> str:
-    lines = [f"{_INDENT}{one.name}: {one.about}" for one in parameters if one.about]
-    return "\n".join(["Args:", *lines]) if lines else ""
 
 
 def _type_section(found: NamedType) -> str:

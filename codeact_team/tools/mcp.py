@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any, TypeVar, cast
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from autogen_core import CancellationToken
@@ -65,9 +65,6 @@ class Connection:
 
     Its session is entered and left in one task, as MCP's client demands. Requests may come from any task of the same
     event loop, and run in parallel. They raise the errors of MCP's client.
-
-    Attributes:
-        server_name: The name that the server states.
     """
 
     def __init__(self, workbench: McpWorkbench) -> None:
@@ -274,7 +271,9 @@ def label_of(params: McpServerParams) -> str:
         return " ".join([PurePath(params.command).name, *_plain_arguments(params)])[:_MAX_LABEL]
     url = urlsplit(params.url)
     host = url.netloc.rpartition("@")[2]
-    return f"{url.scheme}://{host}{'/'.join(_plain_path(url))}"[:_MAX_LABEL]
+    # some services have the key in the path
+    path = "/".join(part if len(part) <= _MAX_SEGMENT else _MASK for part in url.path.split("/"))
+    return f"{url.scheme}://{host}{path}"[:_MAX_LABEL]
 
 
 def redactor_of(params: McpServerParams) -> Redactor:
@@ -295,11 +294,6 @@ def _plain_arguments(params: StdioServerParams) -> list[str]:
             break
         plain.append(argument)
     return plain
-
-
-def _plain_path(url: SplitResult) -> list[str]:
-    # some services have the key in the path
-    return [part if len(part) <= _MAX_SEGMENT else _MASK for part in url.path.split("/")]
 
 
 def _unlabelled(params: McpServerParams) -> Iterator[str]:
@@ -340,11 +334,7 @@ def is_wrapped(output: Schema) -> bool:
 
 
 def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
-    """Convert the answer of a tool with this output schema into the pieces that the code gets.
-
-    Raises:
-        ToolFailed: If media in it cannot be decoded.
-    """
+    """Convert a tool's answer into the pieces for the code; :class:`ToolFailed` if its media cannot be decoded."""
     structured = cast("dict[str, JsonValue] | None", result.structuredContent)
     if structured is None:
         return [_piece(content) for content in result.content]
@@ -391,11 +381,7 @@ _TIMED_OUT = 408
 
 
 class McpServer(ToolSource):
-    """The tools of one server.
-
-    A server that runs already is used as it is, and not stopped. One that was started here and has died is restarted by
-    :meth:`start`.
-    """
+    """The tools of one server. If it was started here, :meth:`start` restarts it after it has died; others are left alone."""
 
     def __init__(self, workbench: McpWorkbench) -> None:
         self.label = f"MCP server {label_of(workbench.server_params)!r}"

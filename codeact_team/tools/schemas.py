@@ -141,11 +141,8 @@ _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
 class Expansion:
     """Counts the checks that a value may need, whatever the value.
 
-    Where a schema refers to itself, the checker remembers the checks it has made. It follows every other reference anew,
-    so forty definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
-
-    Args:
-        schema: The schema.
+    The checker remembers checks only where a schema refers to itself. It follows every other reference anew, so forty
+    definitions, each of which refers to the next one twice, mean 2 to the 40th checks.
 
     Attributes:
         checks: How often one value is checked at most.
@@ -255,12 +252,9 @@ _MASK = "it"
 
 
 class SchemaChecker:
-    """Checks values against a schema, in little time, and without reading anything elsewhere.
+    """Checks values against a schema at bounded cost, without reading anything else.
 
-    Args:
-        schema: A JSON Schema.
-        name: The name of a value in errors, such as ``answer``.
-        schema_name: The name of the schema there.
+    ``name`` and ``schema_name`` are the names of a value and of the schema in errors.
 
     Raises:
         ValueError: If the schema is broken, or refers to a place that it does not have.
@@ -290,11 +284,7 @@ class SchemaChecker:
             raise ValueError(clean(str(error), _MAX_PROBLEM)) from None
 
     def check(self, value: JsonValue) -> None:
-        """Check a value.
-
-        Raises:
-            ValueError: If it does not fit, or cannot be checked at bounded cost; the text says what is wrong and where.
-        """
+        """Check a value; a ``ValueError`` says what does not fit and where, or why it cannot be checked."""
         size = _measure(value, MAX_DEPTH)
         if size is None:
             raise ValueError(

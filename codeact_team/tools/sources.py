@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
+from itertools import islice
 from typing import Any, cast
 
 from autogen_agentchat.base import TaskResult
@@ -57,7 +58,10 @@ def error_text(text: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the text of an exception without its traceback; of a group, the texts of its members."""
-    texts = dict.fromkeys(_text_of(leaf) for leaf, _ in zip(leaves(error), range(_MAX_LEAVES), strict=False))
+    texts: dict[str, None] = {}
+    for leaf in islice(leaves(error), _MAX_LEAVES):
+        text, kind = str(leaf)[: 4 * MAX_ERROR], type(leaf).__name__
+        texts[f"{kind}: {text}" if text else kind] = None
     return clean("; ".join(texts), MAX_ERROR)
 
 
@@ -70,13 +74,8 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _text_of(error: BaseException) -> str:
-    text = str(error)[: 4 * MAX_ERROR]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 def pieces_of(value: object) -> Sequence[Piece]:
-    """Convert the value that a function returned into the pieces that the code gets.
+    """Convert the value that a function returned into the pieces for the code.
 
     Models, dataclasses, enums, dates and the like become their JSON form; numbers that JSON lacks, such as ``nan``, stay
     as they are, and bytes within other values become base64.
@@ -92,11 +91,7 @@ def pieces_of(value: object) -> Sequence[Piece]:
 
 
 def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
-    """Convert the answer of a workbench into the pieces that the code gets.
-
-    Raises:
-        ToolFailed: If the answer is an error.
-    """
+    """Convert a workbench's answer into the pieces for the code; :class:`ToolFailed` if it is an error."""
     if result.is_error:
         raise ToolFailed(error_text(result.to_text(replace_image="[a picture]")))
     return [
@@ -114,15 +109,11 @@ def _artifact(value: object) -> Artifact:
     if isinstance(value, Artifact):
         return value
     if isinstance(value, Image | Picture):
-        return Artifact("image/png", _as_png(value.image if isinstance(value, Image) else value))
+        picture, file = value.image if isinstance(value, Image) else value, BytesIO()
+        fits = picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+        (picture if fits else picture.convert("RGB")).save(file, "PNG")
+        return Artifact("image/png", file.getvalue())
     return Artifact(ANY_BYTES, bytes(cast("bytes", value)))
-
-
-def _as_png(picture: Picture) -> bytes:
-    file = BytesIO()
-    fits = picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-    (picture if fits else picture.convert("RGB")).save(file, "PNG")
-    return file.getvalue()
 
 
 def _as_json(value: object) -> JsonValue:
@@ -144,11 +135,9 @@ class ListedTool:
     """A tool as its source lists it.
 
     Attributes:
-        name: Its name at the source.
         description: Its description, hostile if the source is.
         schema: The JSON Schema of its arguments, unchecked.
         returns: The schema of the value that code gets, if it is known.
-        returns_media: Whether it returns media, such as a picture.
         output: The schema of the answers of an MCP server, as the server states it.
     """
 
@@ -162,12 +151,7 @@ class ListedTool:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The tools of a source.
-
-    Attributes:
-        tools: The tools that there are.
-        server: The name of the server, whose tools have a namespace of their own; ``None`` for all others.
-    """
+    """The tools of a source, in the namespace ``server`` if it has one."""
 
     tools: Sequence[ListedTool]
     server: str | None = None
@@ -175,12 +159,7 @@ class Catalog:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call, which fit the tool's schema.
-
-    Attributes:
-        plain: The JSON values that the code passed.
-        model: The same as the tool's Pydantic model has read them; ``None`` for a tool that reads them itself.
-    """
+    """The arguments of one call that fit the tool's schema: as JSON, and as its Pydantic model if there is one."""
 
     plain: dict[str, JsonValue]
     model: BaseModel | None = None
@@ -200,11 +179,7 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it, unless it runs.
-
-        Raises:
-            WorkbenchError: If it does not start; nothing is left running then.
-        """
+        """Start it, unless it runs; a :class:`WorkbenchError` if it does not start, and nothing is left running."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -212,30 +187,17 @@ class ToolSource(ABC):
 
     @abstractmethod
     async def list_tools(self) -> Catalog:
-        """Return the tools there are now.
-
-        Raises:
-            WorkbenchError: If they cannot be had.
-        """
+        """Return the tools there are now; a :class:`WorkbenchError` if they cannot be had."""
 
     def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
-        """Read arguments that fit the tool's schema.
-
-        Raises:
-            ToolFailed: If the tool would not take them all the same.
-        """
+        """Read arguments that fit the schema; :class:`ToolFailed` if the tool would not take them."""
         return Arguments(arguments)
 
     @abstractmethod
     async def call(
         self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
     ) -> Sequence[Piece]:
-        """Call a tool.
-
-        Raises:
-            ToolFailed: If it fails; the text says why.
-            Exception: Anything else that the tool raises.
-        """
+        """Call a tool. It may raise anything; the text of a :class:`ToolFailed` is for the code."""
 
     def error(self, message: str) -> CodeActTeamError:
         """Make an error about one of its tools."""
@@ -294,25 +256,16 @@ _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWOR
 
 @dataclass(frozen=True)
 class GivenTool:
-    """A tool, and the form in which it was given.
-
-    Attributes:
-        tool: AutoGen's object for it.
-        path: The import path, if it was given by that.
-        is_live: Whether it was given as a function.
-    """
+    """A tool, its import path if it was given by that, and whether it was given as a function."""
 
     tool: BaseTool[Any, Any]
     path: str | None = None
     is_live: bool = False
 
     def dump(self) -> ComponentModel | str:
-        """Dump the tool for a config.
+        """Dump the tool for a config; a :class:`SettingError` if it has no form there.
 
         A ``FunctionTool`` is dumped as AutoGen does it, with its source; loading that must be allowed.
-
-        Raises:
-            SettingError: If it has no form in a config.
         """
         if self.path is not None:
             return self.path
@@ -346,8 +299,16 @@ def read_tool(tool: Tool) -> GivenTool:
 
 
 def _function_tool(function: Callable[..., Any]) -> FunctionTool:
-    definition = _definition_of(function)
-    name = _check_kind(definition)
+    given = cast("Any", function)
+    definition: Any = given.func if isinstance(given, partial) else given
+    if not inspect.isfunction(definition) and not inspect.ismethod(definition):
+        raise SettingError(
+            f"tools: {definition!r} is no function; what can be given is a function written with 'def', a partial of one, "
+            "or a BaseTool"
+        )
+    if definition.__name__ == "<lambda>":
+        raise SettingError("tools: a lambda has no name; write it with 'def'")
+    name = definition.__qualname__.replace("<locals>.", "")
     _check_parameters(name, function)
     try:
         return FunctionTool(function, description=inspect.getdoc(definition) or "")
@@ -356,23 +317,6 @@ def _function_tool(function: Callable[..., Any]) -> FunctionTool:
             f"tools: {name} cannot be a tool: {error}; annotate parameters with types that JSON can have, and say what "
             "they are with Annotated[type, 'what it is']"
         ) from error
-
-
-def _definition_of(function: Any) -> Callable[..., Any]:
-    """Return the function behind a partial one, or the function itself."""
-    return cast("partial[Any]", function).func if isinstance(function, partial) else function
-
-
-def _check_kind(function: Callable[..., Any]) -> str:
-    """Check that AutoGen can make a tool of this kind of function; return the function's name."""
-    if not inspect.isfunction(function) and not inspect.ismethod(function):
-        raise SettingError(
-            f"tools: {function!r} is no function; what can be given is a function written with 'def', a partial of one, "
-            "or a BaseTool"
-        )
-    if function.__name__ == "<lambda>":
-        raise SettingError("tools: a lambda has no name; write it with 'def'")
-    return function.__qualname__.replace("<locals>.", "")
 
 
 def _check_parameters(name: str, function: Callable[..., Any]) -> None:
@@ -405,10 +349,7 @@ class PythonTools(ToolSource):
     """Python functions and AutoGen's tools, whose values stay values; AutoGen's own workbench makes text of them.
 
     Functions that are no coroutines run in threads, which cannot be stopped: a call that is cancelled leaves its
-    function running, unless the function looks at its ``cancellation_token``.
-
-    Raises:
-        SettingError: If a tool has no schema.
+    function running, unless the function looks at its ``cancellation_token``. A tool without a schema is refused.
     """
 
     label = "tools"
@@ -500,7 +441,11 @@ def _call(function: partial[Any]) -> Any:
 
 def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
     try:
-        schema = _arguments_of(tool)
+        if type(tool).schema is not BaseTool.schema:
+            schema = cast("Schema", tool.schema.get("parameters", ANYTHING))
+        else:
+            # AutoGen's own puts definitions in the place of references, which it cannot where a type holds itself
+            schema = {"additionalProperties": False, **tool.args_type().model_json_schema()}
     except Exception as error:  # any, of a tool or of pydantic, about types that have no schema
         raise SettingError(
             f"tools: {tool.name!r} has parameters of types that have no JSON schema: {cut(str(error), 500)}"
@@ -513,13 +458,6 @@ def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
     returns_media = isinstance(returned, type) and issubclass(returned, MEDIA_TYPES)
     returns = None if returns_media else _schema_of_returned(cast("Any", returned))
     return ListedTool(tool.name, tool.description, schema, returns, returns_media)
-
-
-def _arguments_of(tool: BaseTool[Any, Any]) -> Schema:
-    if type(tool).schema is not BaseTool.schema:
-        return cast("Schema", tool.schema.get("parameters", ANYTHING))
-    # AutoGen's own puts definitions in the place of references, which it cannot where a type holds itself
-    return {"additionalProperties": False, **tool.args_type().model_json_schema()}
 
 
 def _schema_of_returned(returned: object) -> Schema | None:

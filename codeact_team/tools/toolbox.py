@@ -49,7 +49,6 @@ class OfferedTool:
     """A tool that code may call by the dotted path ``name`` below ``tools``.
 
     Attributes:
-        name: The path.
         declaration: Its description, as a prompt shows it.
         declared: The same for the sandbox; see :attr:`codeact_team.core.execution.HostTools.declarations`.
         size: The bytes of that as JSON.
@@ -68,11 +67,7 @@ class OfferedTool:
         self.size = len(json.dumps(self.declared))
 
     def read(self, arguments: dict[str, JsonValue]) -> Arguments:
-        """Check and read the arguments of a call.
-
-        Raises:
-            ToolFailed: If they do not fit; the text says what is wrong and where.
-        """
+        """Check and read the arguments of a call; :class:`ToolFailed` says what does not fit and where."""
         try:
             self._checker.check(arguments)
         except ValueError as error:
@@ -80,21 +75,14 @@ class OfferedTool:
         return self._source.read(self._listed, arguments)
 
     def received(self, arguments: Arguments) -> dict[str, JsonValue]:
-        """Return the arguments as the tool gets them, in its order, with the defaults of those left out.
-
-        Only as far as that is known: a server may have defaults that it does not state.
-        """
+        """The arguments as the tool gets them, in its order, with known defaults of those left out."""
         parameters = self.declaration.parameters
         defaults = {one.key: one.default[0] for one in parameters if one.default}
         complete = defaults | arguments.received()
         return {one.key: complete[one.key] for one in parameters if one.key in complete} | complete
 
     async def call(self, arguments: Arguments, cancellation_token: CancellationToken) -> Sequence[Piece]:
-        """Call the tool. The token cancels it, and so does the cancellation of the caller's task.
-
-        Raises:
-            ToolFailed: If it fails; the text, for the author of the call, says why.
-        """
+        """Call the tool; :class:`ToolFailed` says why it fails. The token and the caller's task cancel it."""
         token = CancellationToken()
         _cancel_with(cancellation_token, token)
         try:
@@ -116,12 +104,7 @@ class OfferedTool:
 
 
 class Offer:
-    """Tools by the names that code has for them.
-
-    Attributes:
-        tools: The tools.
-        declarations: See :attr:`codeact_team.core.execution.HostTools.declarations`.
-    """
+    """Tools by the names that code has for them, and their declarations for the sandbox."""
 
     def __init__(self, tools: Sequence[OfferedTool]) -> None:
         self.tools = tools
@@ -188,15 +171,16 @@ Catalogs = Sequence[tuple[ToolSource, Catalog]]
 
 
 def assemble(catalogs: Catalogs) -> Offer:
-    """Offer all listed tools.
-
-    Raises:
-        CodeActTeamError: If two tools that belong to no server have the same name, the schema of one is broken, or there
-            are too many.
-    """
+    """Offer all listed tools; an error if names collide, a schema is broken, or there are too many."""
     if sum(len(catalog.tools) for _, catalog in catalogs) > MAX_TOOLS:
         raise _largest(catalogs).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
-    tools = [_offered(name, listed, source) for name, listed, source in _named(catalogs)]
+    tools: list[OfferedTool] = []
+    for name, listed, source in _named(catalogs):
+        try:
+            tools.append(OfferedTool(name, listed, source))
+        except (ValueError, TypeError, RecursionError) as error:
+            text = f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}"
+            raise source.error(text) from error
     size = sum(tool.size for tool in tools)
     if size > MAX_DECLARATIONS:
         raise _largest(catalogs).error(
@@ -204,13 +188,6 @@ def assemble(catalogs: Catalogs) -> Offer:
             f"{MAX_DECLARATIONS:,}; offer fewer tools"
         )
     return Offer(tools)
-
-
-def _offered(name: str, listed: ListedTool, source: ToolSource) -> OfferedTool:
-    try:
-        return OfferedTool(name, listed, source)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise source.error(f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}") from error
 
 
 def _largest(catalogs: Catalogs) -> ToolSource:
@@ -278,11 +255,7 @@ class Toolbox:
         self._offer: Offer | None = None
 
     async def start(self) -> None:
-        """Start all sources that do not run, and servers that have died. Idempotent.
-
-        Raises:
-            WorkbenchError: If one does not start; all that were started here are stopped then.
-        """
+        """Start all sources that do not run, and servers that have died. If one fails, all are stopped. Idempotent."""
         async with self._changing:
             try:
                 await _all(source.start() for source in self._sources)
@@ -309,8 +282,7 @@ class Toolbox:
         """Start all sources, and return the tools there are now: the same object as long as they are the same.
 
         Args:
-            ask: Lists the tools of the workbenches, given their labels and a function that does it; it may know the
-                result from a record.
+            ask: Lists the tools of the workbenches, given their labels and a function that does it; a record may answer instead.
 
         Raises:
             WorkbenchError: If they cannot be had: a server has died, or lists something broken.
@@ -329,19 +301,11 @@ class Toolbox:
         return await _all(source.list_tools() for source in self._others)
 
     def dump_tools(self) -> list[ComponentModel | str]:
-        """Dump the single tools as components and import paths.
-
-        Raises:
-            SettingError: If one has no such form, as a live function.
-        """
+        """Dump the single tools as components and import paths; a :class:`SettingError` if one has no form."""
         return [given.dump() for given in self._given]
 
     def dump_workbenches(self) -> list[ComponentModel]:
-        """Dump the workbenches as components.
-
-        Raises:
-            SettingError: If one has no such form.
-        """
+        """Dump the workbenches as components; a :class:`SettingError` if one has no form."""
         return [_dumped(workbench) for workbench in self._workbenches]
 
 

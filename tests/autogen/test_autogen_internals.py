@@ -39,6 +39,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
 
 import codeact_team
+from codeact_team.agents.agent_config import loaded
 from codeact_team.core.autogen_internals import (
     WELL_KNOWN_PROVIDERS,
     build_python_functions_file,
@@ -47,7 +48,6 @@ from codeact_team.core.autogen_internals import (
     function_of,
     import_to_str,
     listed_model,
-    load_context,
     model_table,
     reads_past_versions,
     recover,
@@ -160,13 +160,17 @@ def test_a_component_that_reads_past_versions_is_known() -> None:
     assert reads_past_versions(Old)  # type: ignore[arg-type]
 
 
+def load_as_agents_do(model: Any) -> Any:
+    return loaded("model_context", model)
+
+
 async def test_a_buffered_context_is_loaded_with_messages_and_not_with_dicts() -> None:
     model = BufferedChatCompletionContext(2, SAID).dump_component()
     assert await ChatCompletionContext.load_component(model).get_messages() != SAID
-    loaded = load_context(model)
-    assert type(loaded) is BufferedChatCompletionContext
-    assert await loaded.get_messages() == SAID
-    assert loaded.dump_component() == model
+    made = load_as_agents_do(model)
+    assert type(made) is BufferedChatCompletionContext
+    assert await made.get_messages() == SAID
+    assert made.dump_component() == model
 
 
 async def test_a_context_of_ones_own_is_loaded_as_it_is() -> None:
@@ -174,10 +178,9 @@ async def test_a_context_of_ones_own_is_loaded_as_it_is() -> None:
         component_provider_override = "test_autogen_internals.OWN"
 
     globals()["OWN"] = Own
-    assert type(load_context(Own(2).dump_component())) is Own
+    assert type(load_as_agents_do(Own(2).dump_component())) is Own
     unbounded = UnboundedChatCompletionContext().dump_component()
-    assert type(load_context(unbounded)) is UnboundedChatCompletionContext
-    assert load_context(None) is None
+    assert type(load_as_agents_do(unbounded)) is UnboundedChatCompletionContext
 
 
 @pytest.mark.parametrize("make", [flat, nested])

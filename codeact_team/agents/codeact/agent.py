@@ -93,8 +93,7 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Forget the conversation, the variables and granted approvals.
 
-        Waits for a block of another agent in the same session. Variables are kept if another agent's code has run since
-        the interpreter was started.
+        Waits for another agent's block in the session. Variables are kept if another agent has used the interpreter.
         """
         await super().on_reset(cancellation_token)
         self._task, self._remark = [], None
@@ -134,7 +133,8 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
         await self._recall(run)
         if self._settings.attempts > 1:
             return await Attempts(self._loop, run, self._settings.attempts).make()
-        return await self._loop.run(run)
+        await self._loop.work(run)
+        return self._loop.respond(run)
 
     async def _take_up(self, messages: Sequence[BaseChatMessage]) -> list[LLMMessage]:
         """Make the messages the task; without any, the task of the run before continues."""

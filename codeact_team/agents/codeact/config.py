@@ -63,11 +63,11 @@ class Clock(Effect[bool]):
     def request(self) -> JsonValue:
         return {"clock": "max_seconds"}
 
-    def began(self, span: int) -> ClockReadingBegan:
-        return ClockReadingBegan(span=span, agent=self.source)
+    def began(self) -> ClockReadingBegan:
+        return ClockReadingBegan()
 
-    def ended(self, span: int, outcome: bool | None, error: BaseException | None) -> ClockReadingEnded:
-        return ClockReadingEnded(span=span, agent=self.source, over=outcome)
+    def ended(self, outcome: bool | None, error: BaseException | None) -> ClockReadingEnded:
+        return ClockReadingEnded(over=outcome)
 
 
 class Budget:
@@ -105,7 +105,11 @@ class Budget:
         """Read the clock, if there is a time limit, and the caller has not cancelled the run."""
         if self._limits.max_seconds is None or self.time_is_over or self._caller.is_cancelled():
             return
-        self.time_is_over = await perform(Clock(self._source), self._read, self._dispatcher)
+
+        async def read() -> bool:
+            return self._has_expired
+
+        self.time_is_over = await perform(Clock(self._source), read, self._dispatcher)
         if self.time_is_over and not self._has_expired:
             # an interceptor of the dispatcher said so
             self._end_time()
@@ -134,9 +138,6 @@ class Budget:
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.close()
-
-    async def _read(self) -> bool:
-        return self._has_expired
 
     def _end_time(self) -> None:
         self._has_expired = True
@@ -189,11 +190,7 @@ ImportPath = Annotated[str, AfterValidator(check_import_path)]
 
 
 def read_functions(functions: Sequence[Function]) -> list[GivenFunction]:
-    """Prepare functions for the interpreter and for the prompt.
-
-    Raises:
-        SettingError: If one cannot be sent to the interpreter, or two have the same name.
-    """
+    """Prepare functions for the interpreter and the prompt; a :class:`SettingError` if one cannot be sent."""
     given = [_read(function) for function in functions]
     names = [function.name for function in given]
     for name in names:
@@ -210,11 +207,7 @@ def read_functions(functions: Sequence[Function]) -> list[GivenFunction]:
 
 
 def import_paths(functions: Sequence[GivenFunction]) -> list[str]:
-    """The functions for a config.
-
-    Raises:
-        SettingError: If one has no form there.
-    """
+    """The functions for a config; a :class:`SettingError` if one has no form there."""
     for function in functions:
         if function.path is None:
             raise SettingError(
@@ -360,11 +353,7 @@ _GAP = re.compile(r"\n{3,}")
 
 
 def check_places(system_message: str, **given: bool) -> None:
-    """Refuse instructions that have no place for the description of something the code is given.
-
-    Raises:
-        SettingError: If a place is missing.
-    """
+    """Refuse instructions that have no place for the description of something the code is given."""
     places = Template(system_message).get_identifiers()
     for name, is_given in given.items():
         if is_given and name not in places:
@@ -423,11 +412,7 @@ class CodeActAgentConfig(Limits, ExecutingConfig):
     within its limits; when these are reached, there is no answer. Default: an answer is any text."""
 
     def check(self) -> None:
-        """Refuse settings that contradict each other.
-
-        Raises:
-            SettingError: If there are any.
-        """
+        """Refuse settings that contradict each other."""
         if self.max_reflections and self.max_steps == 1:
             raise SettingError(
                 "max_reflections has no effect with max_steps 1: there is no step to go back to"
@@ -435,11 +420,7 @@ class CodeActAgentConfig(Limits, ExecutingConfig):
 
 
 def check_executor(executor: CodeExecutor, *, attempts: int = 1) -> SessionCodeExecutor:
-    """The executor, if it is a session, and one that can be forked if several attempts are made.
-
-    Raises:
-        SettingError: If it is not.
-    """
+    """The executor, if it is a session that can be forked if necessary; else a :class:`SettingError`."""
     if isinstance(executor, SessionCodeExecutor):
         if attempts > 1 and type(executor).fork is SessionCodeExecutor.fork:
             raise SettingError(

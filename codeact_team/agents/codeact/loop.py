@@ -1,4 +1,4 @@
-"""The loop of an agent that acts by code: the model writes, the code runs, the model reads what came of it."""
+"""The loop of an agent that acts by code: the model writes, the code runs, the model reads the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autogen_core.model_context import ChatCompletionContext
 from autogen_core.models import AssistantMessage, LLMMessage, SystemMessage, UserMessage
 
 from codeact_team.agents.base import Vision
-from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
+from codeact_team.agents.block_calls import CANCELLED, INTERRUPTED, run_blocks, warming_up
 from codeact_team.agents.codeact.config import CodeActAgentConfig
 from codeact_team.agents.codeact.reply import (
     HOW_TO_ANSWER,
@@ -24,7 +24,7 @@ from codeact_team.agents.codeact.reply import (
     keep_in_view,
     read_reply,
 )
-from codeact_team.agents.codeact.run import MAX_REMARKS, CodeActRun
+from codeact_team.agents.codeact.run import MAX_REMARKS, MAX_REPETITIONS, CodeActRun
 from codeact_team.agents.messages import visible_to
 from codeact_team.agents.observations import Ending, shorten
 from codeact_team.core.execution import Outcome, SessionResult
@@ -43,7 +43,7 @@ _NOT_RUN = "The code in that answer was not run."
 
 @dataclass(frozen=True, kw_only=True)
 class CodeActLoop:
-    """How an agent works on a task; what it has come to is in a :class:`CodeActRun`."""
+    """How an agent works on a task; the state of one run is a :class:`CodeActRun`."""
 
     settings: CodeActAgentConfig
     model_client: WrappedClient
@@ -53,25 +53,27 @@ class CodeActLoop:
     handoffs: Handoffs
     output: OutputSchema | None
     approve: ApprovalFuncType | None
-    branch_of: SessionCodeExecutor | None = None
-    """Whose branch the executor is, where several attempts are made side by side."""
-
-    @property
-    def name(self) -> str:
-        """The agent's."""
-        return self.settings.name
-
-    async def run(self, run: CodeActRun) -> Response:
-        """Work on the run's task, and respond."""
-        await self.work(run)
-        return self.respond(run)
+    fork_of: SessionCodeExecutor | None = None
+    """The session of which the executor is a fork, in one of several parallel attempts."""
 
     async def work(self, run: CodeActRun) -> None:
-        """Work on the run's task, until there is an answer or something else ends it."""
+        """Work on the run's task until an answer, a limit or the caller ends it."""
         try:
             with run.budget:
                 async with warming_up(self.executor):
-                    await self._step_by_step(run)
+                    try:
+                        while not await run.is_over():
+                            await self._write(run)
+                            if run.handoff is not None:
+                                await self._hand_over(run, run.handoff)
+                            elif run.reply.blocks:
+                                await self._execute(run)
+                            else:
+                                await self._take_words(run)
+                    except asyncio.CancelledError:
+                        if not await run.only_time_is_over():
+                            raise
+                        run.ending = run.ending or Ending.MAX_SECONDS
                 if (question := run.last_question(as_json=self.output is not None)) is not None:
                     await self._conclude(run, question)
         finally:
@@ -81,24 +83,13 @@ class CodeActLoop:
             run.verdict = run.verdict or _NOT_REVIEWED
 
     def respond(self, run: CodeActRun) -> Response:
-        """The response of a run that has come to its end."""
+        """The response of a run that has ended."""
         if run.handoff is None:
-            return run.respond(TextMessage(content=run.final_text, source=self.name))
-        return run.respond(run.handoff.message(self.name))
-
-    async def _step_by_step(self, run: CodeActRun) -> None:
-        """Write and act."""
-        try:
-            while not await run.is_over():
-                await self._write(run)
-                await self._act(run)
-        except asyncio.CancelledError:
-            if not await run.only_time_is_over():
-                raise
-            run.ending = run.ending or Ending.MAX_SECONDS
+            return run.respond(TextMessage(content=run.final_text, source=run.source))
+        return run.respond(run.handoff.message(run.source))
 
     async def _write(self, run: CodeActRun, prompt: str | None = None) -> None:
-        """Let the model go on; what it writes is then the run's reply."""
+        """Have the model continue; its text becomes the run's reply."""
         result = await run.complete(
             self.model_client,
             await self._conversation(run, run.instructions, prompt),
@@ -109,34 +100,19 @@ class CodeActLoop:
         run.reply = read_reply(result, self.executor.supported_languages)
         run.budget.steps += 1
         taken = await self.handoffs.take(
-            run.reply, source=self.name, cancellation_token=run.cancellation_token
+            run.reply, source=run.source, cancellation_token=run.cancellation_token
         )
         if isinstance(taken, HandoffTaken):
             run.handoff = taken
             return
         if taken is not None:
             run.reply = replace(run.reply, remark=taken)
-        said = AssistantMessage(content=run.reply.text, source=self.name, thought=run.reply.thought)
+        said = AssistantMessage(content=run.reply.text, source=run.source, thought=run.reply.thought)
         run.unanswered = bool(run.reply.blocks)
         await self._remember(run, said)
 
-    async def _act(self, run: CodeActRun) -> None:
-        """Do what the reply asks for: hand over, run its code, take it for the answer, or ask for something better."""
-        reply = run.reply
-        if run.handoff is not None:
-            await self._hand_over(run, run.handoff)
-        elif reply.blocks:
-            await self._execute(run)
-            await self._draw_conclusions(run)
-        elif self.output is not None and not reply.is_empty:
-            await self._take_words(run, self.output)
-        elif reply.remark is None or (run.remarks and reply.may_be_answer):
-            await self._answer(run, reply.text, Ending.NO_ANSWER if reply.is_empty else Ending.ANSWERED)
-        else:
-            await self._remark(run, reply.remark)
-
     async def _execute(self, run: CodeActRun) -> None:
-        """Run the reply's code, and tell the model what came of it."""
+        """Run the reply's code, report the result to the model, and end the run if nothing is left to do."""
         await run.wrote(run.budget.steps - 1, run.reply.text, run.reply.blocks)
         run.latest = len(run.said) - 1
         try:
@@ -153,7 +129,7 @@ class CodeActLoop:
                 keeps_output=True,
                 max_pictures=self.settings.max_pictures,
                 rolls_back=self.settings.rollback_on_error,
-                branch_of=self.branch_of,
+                fork_of=self.fork_of,
             )
         except CodeActTeamError as error:
             await self._tell(run, f"The code could not be run: {error}")
@@ -161,24 +137,21 @@ class CodeActLoop:
         await run.take(result)
         await self._tell(run, self.vision.add(run.observation(), run.drawn))
         await run.ran(run.budget.steps - 1)
-
-    async def _draw_conclusions(self, run: CodeActRun) -> None:
-        """What follows from a result, apart from what the model makes of it."""
         if run.result.outcome is Outcome.CANCELLED:
             return
         if (answer := await self._given_answer(run)) is not None:
-            await self._remember(run, AssistantMessage(content=shorten(answer), source=self.name))
+            await self._remember(run, AssistantMessage(content=shorten(answer), source=run.source))
             await self._answer(run, answer, Ending.ANSWERED)
-        elif self.branch_of is not None and run.has_lost_interpreter:
-            # that of a branch does not begin anew; the session itself is as before
+        elif self.fork_of and run.result.outcome is Outcome.LOST and INTERRUPTED not in run.result.output:
+            # the interpreter of a fork does not restart; the session itself is as before
             run.ending = Ending.GIVEN_UP
-        elif run.going_in_circles:
+        elif run.repetition.steps >= MAX_REPETITIONS:
             run.ending = Ending.STUCK
         elif run.failed and self.settings.max_retries_on_error is not None:
             await self._decide_retry(run, self.settings.max_retries_on_error)
 
     async def _given_answer(self, run: CodeActRun) -> str | None:
-        """What the code gave for the answer; why it is not taken is told to the model."""
+        """The answer that the code gave; the model reads why it is refused, if it is."""
         if self.output is None or not isinstance(run.result, SessionResult) or run.result.answer is None:
             return run.final_answer
         try:
@@ -189,13 +162,20 @@ class CodeActLoop:
             await run.think(remark)
             return None
 
-    async def _take_words(self, run: CodeActRun, output: OutputSchema) -> None:
-        """Take the reply for the answer if it is one as the schema wants it."""
-        if run.reply.remark is not None and (run.reply.is_broken or run.reply.calls):
-            await self._remark(run, run.reply.remark)
+    async def _take_words(self, run: CodeActRun) -> None:
+        """Take a reply without code as the answer, or ask for something better."""
+        reply = run.reply
+        if self.output is None or reply.is_empty:
+            if reply.remark is None or (run.remarks and reply.may_be_answer):
+                await self._answer(run, reply.text, Ending.NO_ANSWER if reply.is_empty else Ending.ANSWERED)
+            else:
+                await self._remark(run, reply.remark)
+            return
+        if reply.remark is not None and (reply.is_broken or reply.calls):
+            await self._remark(run, reply.remark)
             return
         try:
-            text = output.of_words(run.reply.text)
+            text = self.output.of_words(reply.text)
         except Misfit as misfit:
             await self._remark(run, remark := f"The answer is not taken: {misfit}. {HOW_TO_ANSWER}")
             await run.think(remark)
@@ -205,7 +185,7 @@ class CodeActLoop:
         await self._answer(run, text, Ending.ANSWERED)
 
     async def _decide_retry(self, run: CodeActRun, most: int) -> None:
-        """Let the model decide whether an error is worth another attempt."""
+        """Ask the model whether an error is worth another attempt."""
         if await run.is_over():
             return
         if run.errors > most:
@@ -220,7 +200,7 @@ class CodeActLoop:
             run.ending = Ending.GIVEN_UP
 
     async def _remark(self, run: CodeActRun, remark: str) -> None:
-        """Tell the model why what it wrote is neither run nor taken for an answer."""
+        """Explain to the model why its reply is neither run nor taken as an answer."""
         run.remarks += 1
         if run.remarks == MAX_REMARKS:
             run.ending = Ending.STUCK
@@ -229,15 +209,15 @@ class CodeActLoop:
 
     async def _hand_over(self, run: CodeActRun, handoff: HandoffTaken) -> None:
         run.ending = run.ending or Ending.HANDED_OFF
-        for message in handoff.remembered(self.name, run.reply.thought):
+        for message in handoff.remembered(run.source, run.reply.thought):
             await self._remember(run, message)
         # the message of the hand-off has none of the words that were streamed
         run.take_id()
-        for event in handoff.events(self.name):
+        for event in handoff.events(run.source):
             await run.send(event)
 
     async def _answer(self, run: CodeActRun, text: str, ending: Ending) -> None:
-        """Take ``text`` for the answer, unless a reflection on it sends the agent back to work."""
+        """Take ``text`` as the answer, unless a reflection sends the agent back to work."""
         run.answer, run.ending, run.remarks = text, ending, 0
         if not self.settings.max_reflections or run.cancelled:
             return
@@ -247,7 +227,7 @@ class CodeActLoop:
         conversation = await self._conversation(run, REFLECTION_SYSTEM_MESSAGE)
         judged = await run.reflect(self.model_client, conversation, run.budget.token, answered=True)
         shown = make_inert(judged.value.to_text())
-        message = ThoughtEvent(content=shown, source=self.name)
+        message = ThoughtEvent(content=shown, source=run.source)
         # nothing can be learned from a verdict that could not be read
         more = judged.problem is None and run.reflections < self.settings.max_reflections
         await run.budget.look()
@@ -262,7 +242,7 @@ class CodeActLoop:
         await run.send(message)
 
     async def _conclude(self, run: CodeActRun, question: str) -> None:
-        """Let the model make the best answer from what is there."""
+        """Ask the model for the best answer that the results so far allow."""
         if run.cancelled:
             run.ending = Ending.CANCELLED
             return
@@ -304,4 +284,4 @@ class CodeActLoop:
 
     async def _tell(self, run: CodeActRun, text: str) -> None:
         run.unanswered = False
-        await self._remember(run, UserMessage(content=text, source=self.name))
+        await self._remember(run, UserMessage(content=text, source=run.source))

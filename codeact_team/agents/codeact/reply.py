@@ -152,11 +152,7 @@ class HandoffTaken:
 
 
 class Handoffs:
-    """The agents that the work can be handed to.
-
-    Raises:
-        SettingError: If the model cannot call tools, or two handoffs have the same name.
-    """
+    """The agents that the work can be handed to; their names differ, and the model has to call tools."""
 
     def __init__(self, handoffs: Sequence[Handoff | str], model_client: ChatCompletionClient) -> None:
         self._given = list(handoffs)
@@ -178,11 +174,7 @@ class Handoffs:
         return tuple(self._tools.values())
 
     def dump(self) -> list[Handoff | str]:
-        """The handoffs for a config.
-
-        Raises:
-            SettingError: If one has no form there.
-        """
+        """The handoffs for a config; a :class:`SettingError` if one has no form there."""
         for one in self._given:
             if not isinstance(one, str) and type(one) is not Handoff:
                 raise SettingError(
@@ -194,11 +186,7 @@ class Handoffs:
     async def take(
         self, reply: Reply, *, source: str, cancellation_token: CancellationToken
     ) -> HandoffTaken | str | None:
-        """Make the first handoff among the calls of ``reply``; what the model thought goes along.
-
-        Returns:
-            The handoff, or why it failed, or ``None`` if there is none among the calls.
-        """
+        """Make the first handoff among the calls of a reply: the handoff, why it failed, or ``None`` without any."""
         chosen = next((call for call in reply.calls if call.name in self._by_name), None)
         if chosen is None:
             return None
@@ -236,13 +224,13 @@ def _arguments(call: FunctionCall) -> dict[str, object]:
 def keep_in_view(
     kept: Sequence[LLMMessage], *, task: Sequence[LLMMessage], said: Sequence[LLMMessage], latest: int
 ) -> list[LLMMessage]:
-    """The messages that a context has kept, with those put back that must not be missing.
+    """The messages that a context has kept, with those restored that must not be missing.
 
     Args:
-        kept: What the context has kept, of this run and of earlier ones.
-        task: What the run has begun with; must not be missing.
-        said: What was said in the run since, in order.
-        latest: From where on in ``said`` nothing must be missing.
+        kept: The messages in the context, of this run and of earlier ones.
+        task: The messages of the task, all of which are needed.
+        said: The messages of the run since, in order.
+        latest: The index in ``said`` from which on all are needed.
     """
     tail = list(said[latest:])
     rest = list(kept)
@@ -267,10 +255,7 @@ def _same(one: LLMMessage, other: LLMMessage) -> bool:
 
 
 def _without_halves(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
-    """The messages without calls of tools that lack their results, and results that lack their calls.
-
-    Servers refuse either.
-    """
+    """The messages without calls of tools that lack results, and results that lack calls: servers refuse either."""
     after = [*messages[1:], None]
     before = [None, *messages[:-1]]
     return [
@@ -315,11 +300,7 @@ class Misfit(ValueError):
 
 
 def as_schema(given: object) -> Mapping[str, JsonValue]:
-    """The JSON Schema that a setting gives: by itself, or as a Pydantic model's class.
-
-    Raises:
-        SettingError: If it gives none.
-    """
+    """The JSON Schema in a setting, or of a Pydantic model's class; a :class:`SettingError` if it gives none."""
     try:
         if isinstance(given, type) and issubclass(given, BaseModel):
             return given.model_json_schema()
@@ -332,14 +313,7 @@ def as_schema(given: object) -> Mapping[str, JsonValue]:
 
 
 class OutputSchema:
-    """Says what an answer has to be, and reads it as that.
-
-    Args:
-        given: A JSON Schema, or the class of a Pydantic model, whose own validators then have to agree as well.
-
-    Raises:
-        SettingError: If that cannot be checked.
-    """
+    """The schema of an answer: a JSON Schema, or a Pydantic model, whose validators have to agree as well."""
 
     def __init__(self, given: Mapping[str, Any] | type[BaseModel]) -> None:
         self.schema = as_schema(given)
@@ -354,11 +328,7 @@ class OutputSchema:
         return _INSTRUCTIONS.format(json.dumps(self.schema, ensure_ascii=False))
 
     def of_code(self, result: SessionResult) -> str:
-        """The JSON of what code has called ``final_answer`` with.
-
-        Raises:
-            Misfit: If that does not fit.
-        """
+        """The JSON of the argument of ``final_answer``; a :class:`Misfit` if that does not fit."""
         text = result.answer or ""
         if not result.answer_is_json and result.answer_problem:
             raise Misfit(f"final_answer was called with what is no JSON: {_quoted(result.answer_problem)}")
@@ -370,11 +340,7 @@ class OutputSchema:
         return self._fitting(value)
 
     def of_words(self, text: str) -> str:
-        """The JSON of a model's answer.
-
-        Raises:
-            Misfit: If it is none, or does not fit.
-        """
+        """The JSON of a model's answer; a :class:`Misfit` if it is none, or does not fit."""
         try:
             return self._fitting(read_value(text))
         except UnreadableAnswer as error:

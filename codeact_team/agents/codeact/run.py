@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from autogen_core.code_executor import CodeBlock
 from autogen_core.models import LLMMessage
 
-from codeact_team.agents.block_calls import INTERRUPTED
 from codeact_team.agents.codeact.config import Budget, Limits
 from codeact_team.agents.codeact.reply import NOTHING, HandoffTaken, Reply
 from codeact_team.agents.observations import Ending, observe, shorten, summarize
@@ -32,12 +31,10 @@ _CHANGES_BY_ITSELF = re.compile(
 
 
 class Repetition:
-    """Counts the steps in a row that bring nothing new: the same code with the same result has been there before.
+    """Counts the steps in a row with code and a result that have been there before.
 
-    What changes by itself makes no result a new one: numbers of blocks, addresses, names of temporary files, times.
-
-    What is new in between starts the count anew, so that a test may be run after each of many changes; going round in
-    a circle of several steps is noticed as well.
+    Block numbers, addresses, temporary names and times make no result a new one. Anything new in between starts the count
+    anew, so that a test may run after each of many changes; a circle of several steps is noticed as well.
     """
 
     def __init__(self) -> None:
@@ -154,7 +151,11 @@ class CodeActRun(CodeTurn):
             limit = f"max_seconds: {self.limits.max_seconds:g}"
             observed = replace(observed, outcome=Outcome.TIMED_OUT, limit=limit)
         if isinstance(observed, SessionResult):
-            kept = [artifact for artifact in observed.artifacts if self._has_room(artifact)]
+            kept: list[Artifact] = []
+            for artifact in observed.artifacts:
+                if self.artifact_bytes + len(artifact.data) <= MAX_ARTIFACT_BYTES:
+                    self.artifact_bytes += len(artifact.data)
+                    kept.append(artifact)
             self.omitted_artifacts = len(observed.artifacts) - len(kept)
             self.shown += kept
             observed = replace(observed, artifacts=kept)
@@ -199,16 +200,6 @@ class CodeActRun(CodeTurn):
         return self.result.exit_code != 0 and self.result.outcome not in (Outcome.DENIED, Outcome.CANCELLED)
 
     @property
-    def has_lost_interpreter(self) -> bool:
-        """Whether the latest code has ended the interpreter, as far as that is known."""
-        return self.result.outcome is Outcome.LOST and INTERRUPTED not in self.result.output
-
-    @property
-    def going_in_circles(self) -> bool:
-        """Whether the latest steps have brought nothing new."""
-        return self.repetition.steps >= MAX_REPETITIONS
-
-    @property
     def final_answer(self) -> str | None:
         """What the code has called ``final_answer`` with, as it is passed on."""
         answer = super().whole_answer
@@ -245,9 +236,3 @@ class CodeActRun(CodeTurn):
         ending = {} if self.ending is None else self.ending.to_metadata()
         verdict = {} if self.verdict is None else self.verdict.to_metadata()
         return {**super().metadata(), **ending, **verdict}
-
-    def _has_room(self, artifact: Artifact) -> bool:
-        if self.artifact_bytes + len(artifact.data) > MAX_ARTIFACT_BYTES:
-            return False
-        self.artifact_bytes += len(artifact.data)
-        return True

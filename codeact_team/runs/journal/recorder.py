@@ -240,7 +240,7 @@ class Recorder:
         effect.span = effect.span or self._numbers.next()
         event = self._begun.pop(effect.span, None)
         if event is None:
-            event = effect.began(effect.span)
+            event = effect.begin(effect.span)
             event.at = now()
         data, caller = event_data(event), request.caller
         ask: dict[str, JsonValue] = {"by": request.by, "kind": request.kind, "key": request.key}

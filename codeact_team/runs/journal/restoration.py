@@ -221,9 +221,9 @@ class Restoration:
             return reason
         if await self._repeat(attempt.run, executor, sandbox.blocks, is_branch=True):
             return None
-        assert attempt.branch is not None, "it has just been made"
+        assert attempt.executor is not None, "it has just been made"
         # nobody knows what it is now, and a branch does not begin anew
-        await attempt.branch.stop()
+        await attempt.executor.stop()
         return _STRAYED
 
     def tell_changes(self, executors: Sequence[StreamingCodeExecutor]) -> None:
