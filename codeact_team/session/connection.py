@@ -100,7 +100,7 @@ class BlockAccount:
             ProtocolError: If it is not valid.
         """
         try:
-            interpreter, present, ran, *numbers, microseconds, size_of_loss, size_of_output = (
+            (interpreter, present, ran, code, kills, failures, microseconds, size_of_loss, size_of_output) = (
                 RESULT_HEAD.unpack_from(payload)
             )
         except struct.error:
@@ -109,14 +109,13 @@ class BlockAccount:
         report = output + size_of_output
         if report > len(payload):
             raise ProtocolError("a result is cut short")
-        code, kills, failures = (None if number == UNKNOWN else number for number in numbers)
         return cls(
             interpreter,
             present,
             ran,
-            code,
-            kills,
-            failures,
+            None if code == UNKNOWN else code,
+            None if kills == UNKNOWN else kills,
+            None if failures == UNKNOWN else failures,
             None if microseconds < 0 else microseconds / 1_000_000,
             payload[RESULT_HEAD.size : output].decode(errors="replace") if size_of_loss else "",
             payload[output:report],
@@ -245,13 +244,13 @@ class SessionChannel:
 
     async def receive(self) -> tuple[int, bytes] | None:
         """Wait for the next frame; ``None`` once the stream has ended."""
-        while self.alive and not self._frames:
+        while not self._frames and self.alive:
             await self.connection.read_for(self)
         if not self.alive:
             return None
         kind, payload = self._frames.popleft()
         self._size -= len(payload)
-        if self._size <= _MAX_WAITING:
+        if self._room is not None and self._size <= _MAX_WAITING:
             self._make_room()
         return kind, payload
 
@@ -374,7 +373,7 @@ class SupervisorConnection:
         async with self._reading:
             if channel.has_frames or not channel.alive or self._process is None:
                 return
-            for other in [*self.channels.values()]:
+            for other in [*self.channels.values()] if len(self.channels) > 1 else ():
                 if other is not channel:
                     await other.wait_for_room()
             data = await self._process.read()

@@ -10,6 +10,7 @@ from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 
 # the function of signal makes an enum of each handler
 from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import CodeType, FrameType
@@ -47,7 +48,8 @@ class Interrupts:
     def arm(self) -> None:
         """A block begins."""
         self.came = self._pending = False
-        self._earlier_threads = threading.enumerate()
+        # mostly there are no others
+        self._earlier_threads = threading.enumerate() if count_threads() else [threading.main_thread()]
         self._armed = True
 
     def disarm(self) -> None:
@@ -133,12 +135,7 @@ def _last_statement(code: str) -> int:
 
 
 def _compiled(code: str, name: str) -> list[CodeType]:
-    """Compile code in parts; its last expression is one of its own."""
-    line = code.strip("\n")
-    if "\n" not in line and "\\" not in line and not code[:1] in " \t\f":
-        # compiles a single expression in a third of the time; anything else is compiled below
-        with suppress(SyntaxError):
-            return [compile(code, name, "eval", _FLAGS, dont_inherit=True)]
+    """Compile code in parts: its statements, and its last expression."""
     tree: Any = compile(code, name, "exec", _FLAGS | PyCF_ONLY_AST, dont_inherit=True)
     body = tree.body
     last = body.pop() if body and isinstance(body[-1], Expr) else None
@@ -167,10 +164,13 @@ class Blocks:
             SyntaxError: If it is not Python code.
             Exception: If it cannot be compiled for other reasons, such as being nested too deeply.
         """
-        start = _last_statement(code)
-        if start:
-            # only the tree of the last statement is needed, and a tree of everything takes longer than all the rest
-            with suppress(SyntaxError):
+        with suppress(SyntaxError):
+            if "\n" not in code:
+                if "\\" not in code and not code[:1].isspace():
+                    # a single expression takes a third of the time; anything else is compiled below
+                    return [compile(code, name, "eval", _FLAGS, dont_inherit=True)]
+            elif start := _last_statement(code):
+                # only the tree of the last statement is needed, and a tree of everything takes longer than all the rest
                 last = _compiled("\n" * code.count("\n", 0, start) + code[start:], name)
                 return [compile(code[:start], name, "exec", _FLAGS, dont_inherit=True), *last]
         return _compiled(code, name)
