@@ -94,11 +94,7 @@ class BlockAccount:
 
     @classmethod
     def read(cls, payload: bytes) -> Self:
-        """Read the payload of a ``RESULT`` frame.
-
-        Raises:
-            ProtocolError: If it is not valid.
-        """
+        """Read the payload of a ``RESULT`` frame. Raises a ``ProtocolError`` if it is not valid."""
         try:
             (interpreter, present, ran, code, kills, failures, microseconds, size_of_loss, size_of_output) = (
                 RESULT_HEAD.unpack_from(payload)
@@ -196,10 +192,6 @@ _starts = Turns(STARTS_AT_ONCE)
 class SessionChannel:
     """The frames of one session, the main one or a fork, to and from the supervisor. For one reader at a time.
 
-    Args:
-        connection: The stream that carries the frames.
-        number: The number of the session; 0 for the main one.
-
     Attributes:
         on_end: Awaited when the stream ends, to keep senders from sending.
     """
@@ -291,9 +283,6 @@ def _wake(room: asyncio.Future[None]) -> None:
 class SupervisorConnection:
     """A supervisor in a sandbox, and the stream to and from it. Not bound to an event loop.
 
-    Args:
-        sandbox: A running sandbox, in which nothing else runs.
-
     Attributes:
         channels: The sessions whose frames the stream carries, by number; number 0 is the main session.
         forks_in: The directory of the workspace that contains the directories of forks.
@@ -329,11 +318,10 @@ class SupervisorConnection:
                 channel.close()
 
     async def open(self) -> Greeting:
-        """Start the supervisor, and with it an interpreter. Returns its first frame.
+        """Start the supervisor, and with it an interpreter.
 
-        Raises:
-            SandboxError: If it cannot run in this sandbox, for example because there is no Python.
-            SandboxLostError: If the sandbox has ended, or the supervisor does not start in time.
+        Returns its first frame. Raises a ``SandboxError`` if it cannot run in this sandbox, for example because there
+        is no Python; a ``SandboxLostError`` if the sandbox has ended, or the supervisor does not start in time.
         """
         async with _starts:
             return await self._open()

@@ -92,12 +92,7 @@ class _Runner:
 
 
 class Loaded:
-    """The runner, with its modules loaded.
-
-    Args:
-        data: The bytes.
-        names: The module to run and others to load, separated by commas.
-    """
+    """The runner, with its modules loaded."""
 
     def __init__(self, data: bytes, names: str) -> None:
         self._sources, standard = marshal.loads(data)

@@ -59,12 +59,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handler)
 
     def defer(self, base: CodeType, defer: Callable[[], object] | None) -> None:
-        """Call ``defer`` once, instead of raising, if no user code runs in what ``base`` has called.
-
-        Args:
-            base: The function that runs an event loop.
-            defer: Has ``KeyboardInterrupt`` raised in the loop; ``None`` when the loop has ended.
-        """
+        """Call ``defer`` once, instead of raising, if no user code runs in what ``base`` has called."""
         self._base, self._defer = base, defer
 
     @interruptible
@@ -160,9 +155,8 @@ class Blocks:
     def compile(self, code: str, name: str) -> list[CodeType]:
         """Compile a block in parts: its statements, and its last expression, whose value goes to ``sys.displayhook``.
 
-        Raises:
-            SyntaxError: If it is not Python code.
-            Exception: If it cannot be compiled for other reasons, such as being nested too deeply.
+        Raises a ``SyntaxError`` if it is not Python code; an ``Exception`` if it cannot be compiled for other reasons,
+        such as being nested too deeply.
         """
         with suppress(SyntaxError):
             if "\n" not in code:

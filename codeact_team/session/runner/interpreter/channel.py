@@ -37,12 +37,8 @@ decode = json.JSONDecoder().decode
 class Descriptor:
     """Recognizes whether a descriptor still refers to the open file that it refers to now.
 
-    The open file is marked with an owner, which matters only for signals that nobody requests. Its inode would be a simpler
-    mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
-
-    Args:
-        fd: The descriptor.
-        owner: A process that outlives this object.
+    The open file is marked with an owner, which matters only for signals that nobody requests. Its inode would be a
+    simpler mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
     """
 
     def __init__(self, fd: int, owner: int) -> None:
@@ -124,22 +120,14 @@ def room(kind: Kind) -> int:
 
 
 class ControlSocket:
-    """The socket by which descriptors for forks arrive, and by which a fork reports that it lives.
-
-    Args:
-        fd: Its number, whatever that refers to.
-    """
+    """The socket by which descriptors for forks arrive, and by which a fork reports that it lives."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._socket = socket(AF_UNIX, SOCK_STREAM, 0, fd)
 
     def receive(self, count: int) -> tuple[int, ...]:
-        """Receive descriptors that were sent together before.
-
-        Raises:
-            OSError: If there are not exactly so many.
-        """
+        """Receive descriptors that were sent together before. Raises an ``OSError`` if there are not exactly so many."""
         _, descriptors, _ = receive_with_descriptors(self._socket, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
         if len(descriptors) != count:
             raise OSError("the descriptors of a fork have not arrived")

@@ -32,14 +32,7 @@ _SHARED_AND_WRITABLE = "rw-s"
 
 
 class Forks:
-    """Forks this process. In the fork, the interpreter continues with new pipes.
-
-    Args:
-        channel: The pipes of frames.
-        streams: The standard streams.
-        control: The number of the socket by which descriptors arrive.
-        close_loop: Closes the event loop of the blocks, or returns why that is impossible.
-    """
+    """Forks this process. In the fork, the interpreter continues with new pipes."""
 
     def __init__(
         self, channel: Channel, streams: Streams, control: int, close_loop: Callable[[], str | None]
@@ -62,16 +55,7 @@ class Forks:
         """How many threads Python counts here that exist only in the process that this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:
-        """Serve only as fork template from now on; see :attr:`Kind.SEAL`.
-
-        Args:
-            request: The payload.
-            own_threads: How many threads belong to the runner, beside the main one.
-            keeps_random_numbers: Whether the forks continue with the state of the random generators.
-
-        Returns:
-            Why that is impossible, or ``None``.
-        """
+        """Serve only as fork template from now on; see :attr:`Kind.SEAL`. Returns why that is impossible, or ``None``."""
         try:
             if request["has_domain"]:
                 (self._domain,) = self._control.receive(1)
@@ -90,12 +74,7 @@ class Forks:
     def fork(self, request: dict[str, Any], *, own_threads: int) -> tuple[bool, str | None]:
         """Fork this process; see :attr:`Kind.FORK`.
 
-        Args:
-            request: The payload.
-            own_threads: How many threads belong to the runner, beside the main one.
-
-        Returns:
-            Whether this process is a fork now; otherwise also why there are none, or ``None``.
+        Returns whether this process is a fork now; otherwise also why there are none, or ``None``.
         """
         births: list[tuple[int, ...]] = []
         try:
@@ -203,15 +182,7 @@ class Forks:
 def _seal(instructions: bytes, *, hide: bool) -> Iterable[int]:
     """Refuse system calls that are aimed at this process, here and in all its forks, and block all signals here.
 
-    Args:
-        instructions: The program of the system call filter.
-        hide: Whether to keep others from reading and tracing this process; needless outside the domain of its forks.
-
-    Returns:
-        The signals that were blocked before.
-
-    Raises:
-        OSError: If the kernel does not do that.
+    Returns the signals that were blocked before. Raises an ``OSError`` if the kernel does not do that.
     """
     if hide:
         checked(prctl(PR_SET_DUMPABLE, 0))

@@ -44,13 +44,7 @@ _display = sys.displayhook
 
 
 class Interpreter:
-    """Runs the blocks that arrive through ``channel``, one after the other.
-
-    Args:
-        channel: The pipes of frames.
-        control: The number of the socket by which the descriptors of forks arrive.
-        load: Imports a module of the runner.
-    """
+    """Runs the blocks that arrive through ``channel``, one after the other."""
 
     def __init__(self, channel: Channel, control: int, load: Callable[[str], Any]) -> None:
         self._channel = channel

@@ -37,13 +37,7 @@ _PATIENCE = 1.0
 
 
 class _Call:
-    """A call, and its result.
-
-    Args:
-        request: The payload behind the id.
-        wake: Wakes the caller. Raises a ``RuntimeError`` if the caller does not wait any more.
-        thread: The thread that waits, if one does.
-    """
+    """A call, and its result."""
 
     def __init__(self, request: bytes, wake: Callable[[], object], thread: int | None = None) -> None:
         self.number = 0

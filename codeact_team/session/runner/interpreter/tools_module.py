@@ -38,10 +38,6 @@ class _Text:
 class Parameters:
     """The parameters of a tool: binds the arguments of a call to them, and shows them.
 
-    Args:
-        function: The name of the tool, for errors.
-        declaration: See :attr:`codeact_team.core.execution.HostTools.declarations`.
-
     Attributes:
         names: The names by the keys that the host knows.
     """
@@ -64,8 +60,7 @@ class Parameters:
     def bind(self, positional: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by their keys.
 
-        Raises:
-            TypeError: As of Python itself, if the tool cannot be called like that.
+        Raises a ``TypeError`` as of Python itself, if the tool cannot be called like that.
         """
         renamed: dict[str, Any] = {}
         for given, value in named.items():

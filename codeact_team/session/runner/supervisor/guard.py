@@ -100,11 +100,7 @@ class Guard:
     def shield(self, process: int | None) -> bytes:
         """Guard another process like this one against the children that call :meth:`enter_child` from now on.
 
-        Args:
-            process: The leader of a process group; ``None`` to stop guarding one.
-
-        Returns:
-            The program of a system call filter that it has to install itself, against what it starts.
+        Returns the program of a system call filter that it has to install itself, against what it starts.
         """
         self._shield = None if process is None else assemble(_aimed_at(process))
         return self._shield or b""

@@ -82,12 +82,7 @@ class Born(BaseException):
 
 
 class InterpreterProgram:
-    """What an interpreter is started from.
-
-    Args:
-        sources: The modules of the runner, as this process has received them.
-        can_be_forked: Whether a fork of this process will do, as long as nothing of the user's code has reached it.
-    """
+    """What an interpreter is started from."""
 
     def __init__(self, sources: dict[str, tuple[str, bool, str | bytes]], *, can_be_forked: bool) -> None:
         self.can_be_forked = can_be_forked
@@ -160,20 +155,10 @@ class Context:
         inherited: Mapping[int, int],
         directory: str | None = None,
     ) -> int:
-        """Start a program in a session of its own, with empty stdin. If that fails in the child, it exits with 126.
+        """Start a program in a session of its own, with empty stdin.
 
-        Args:
-            argv: The program's path and its arguments; ``None`` to continue in a fork of this process.
-            environment: Its whole environment.
-            output: Its stdout and stderr, which only it and its descendants have.
-            inherited: The other descriptors that it gets: its number for each, and the number here.
-            directory: Where it starts, if that still exists; by default the directory of this process.
-
-        Returns:
-            Its process id; 0 in a fork of this process, which has these streams and only these descriptors.
-
-        Raises:
-            OSError: If it cannot be forked.
+        If that fails in the child, it exits with 126. Returns its process id; 0 in a fork of this process, which has
+        these streams and only these descriptors. Raises an ``OSError`` if it cannot be forked.
         """
         with self._oom_score:
             pid = os.fork()
@@ -247,10 +232,8 @@ def _become_plain_python(descriptors: Iterable[int]) -> None:
 class InterpreterProcess:
     """An interpreter. It runs after :meth:`start`, or after :meth:`fork_from` once the other one was told to fork.
 
-    Commands and answers are queued in its pipes; the caller flushes these.
-
-    Args:
-        output: Its stdout and stderr.
+    Commands and answers are queued in its pipes; the caller flushes these. Raises an ``OSError`` if there are not
+    enough descriptors.
 
     Attributes:
         pid: Its process id, and that of its group and session; 0 until it is known.
@@ -262,9 +245,6 @@ class InterpreterProcess:
         was_used: Whether it was given a block.
         is_pristine: Whether it has run nothing but setups, and can still be sealed.
         setups: The setups that it has run.
-
-    Raises:
-        OSError: If there are not enough descriptors.
     """
 
     def __init__(self, output: OutputPipe) -> None:
@@ -295,13 +275,7 @@ class InterpreterProcess:
     def start(self, context: Context, *, is_pristine: bool) -> None:
         """Start it as a program, or as a fork of this process.
 
-        Args:
-            context: What starts it.
-            is_pristine: Whether it can be sealed before it runs a block.
-
-        Raises:
-            OSError: If it cannot be started. It is closed then.
-            Born: In the fork.
+        Raises an ``OSError`` if it cannot be started; it is closed then; a :class:`Born` in the fork.
         """
         program = context.program
         self.is_pristine = is_pristine
@@ -326,8 +300,7 @@ class InterpreterProcess:
     def fork_from(self, other: InterpreterProcess) -> None:
         """Prepare it to be a fork of another interpreter, which is told to fork next.
 
-        Raises:
-            OSError: If the descriptors cannot be sent. It is closed then.
+        Raises an ``OSError`` if the descriptors cannot be sent; it is closed then.
         """
         try:
             self._control.setsockopt(SOL_SOCKET, _SO_PASSCRED, 1)

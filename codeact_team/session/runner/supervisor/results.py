@@ -86,12 +86,7 @@ class Usage:
         return self._counters.oom_kills, self._counters.fork_failures
 
     def microseconds_since_last(self, own: int | None, living: Collection[int]) -> int | None:
-        """Microseconds of processor time since the last call; ``None`` if not known.
-
-        Args:
-            own: The process of the interpreter that has run something, if one has.
-            living: The processes of all interpreters.
-        """
+        """Microseconds of processor time since the last call; ``None`` if not known."""
         if not self._counters.measures_time:
             if (measured := time.monotonic()) - self._measured < 1 / _TICKS:
                 # that clock has not ticked since; less than a tick counts later
@@ -147,18 +142,7 @@ class SessionResults:
         own: int | None,
         living: Collection[int],
     ) -> bytes:
-        """Build the ``RESULT`` frame of a block.
-
-        Args:
-            block: The block.
-            code: Its exit code; ``None`` if the report contains it.
-            ran: Whether its code began to run.
-            ended_here: Whether this process has killed what ran it.
-            output: The last of its output.
-            report: The report of the interpreter.
-            own: The process of the session's interpreter.
-            living: The processes of all interpreters.
-        """
+        """Build the ``RESULT`` frame of a block."""
         (ooms, failures), self._counts = self._counts, self._usage.counts()
         oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
         if oom_kills == UNKNOWN and ended_here:

@@ -50,12 +50,6 @@ def remove_home(directory: str) -> None:
 class SupervisedSession:
     """A session.
 
-    Args:
-        context: What the sessions share.
-        number: Its number; 0 for the main session, which gets another interpreter if it loses one.
-        host: Its channel to the host.
-        home: The directory in which its code starts.
-
     Attributes:
         results: Reports how its blocks end.
         source: The source of its interpreter.
@@ -378,13 +372,7 @@ class SupervisedSession:
     # ends
 
     def _lose(self, interpreter: InterpreterProcess, reason: str, status: int | None = None) -> None:
-        """End what is left of an interpreter and of its processes, and prepare another one.
-
-        Args:
-            interpreter: The interpreter.
-            reason: Why it is lost.
-            status: How it has ended, as :func:`os.waitpid` returns it; ``None`` if it has not ended by itself.
-        """
+        """End what is left of an interpreter and of its processes, and prepare another one."""
         has_begun = self._block is not None and self._block.is_given and interpreter.has_begun
         self.source.drop()
         self.results.lose(reason)

@@ -208,10 +208,6 @@ class HostConnection:
 class HostChannel:
     """The frames of one session to and from the host. Those of a fork are carried by frames of the main session.
 
-    Args:
-        connection: The stream to the host.
-        number: The number of the session; 0 for the main one.
-
     Attributes:
         held: Frames that are sent together with the next ones.
     """

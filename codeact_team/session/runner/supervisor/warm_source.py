@@ -24,12 +24,6 @@ _UNREADABLE = "the interpreter's answer could not be read"
 class ForkInProgress:
     """A fork of an interpreter, from the request until all forks live, or none does.
 
-    Args:
-        context: What the sessions share.
-        parent: The interpreter that was told to fork.
-        children: The forks, whose descriptors were sent to the parent.
-        done: Called once: with ``None`` if all forks live, each with its ``pid``; otherwise with the reason.
-
     Attributes:
         parent: The interpreter that forks.
     """
@@ -120,15 +114,9 @@ def _refusal(payload: bytes) -> str | None:
 class InterpreterSource:
     """The source of a session's interpreter.
 
-    The main session starts a program, which runs nothing but setups. Before it would run a block, it is sealed and becomes
-    the zygote; the interpreters that run blocks are forks of that. If it cannot be sealed, it runs the blocks itself, and
-    another program is started when it is lost. A fork of a session has one interpreter and gets no other.
-
-    Args:
-        context: What the sessions share.
-        home: The directory in which the code starts.
-        output: What the interpreter writes to.
-        listen: Called with an interpreter whose reports have to be read from now on.
+    The main session starts a program, which runs nothing but setups. Before it would run a block, it is sealed and
+    becomes the zygote; the interpreters that run blocks are forks of that. If it cannot be sealed, it runs the blocks
+    itself, and another program is started when it is lost. A fork of a session has one interpreter and gets no other.
 
     Attributes:
         interpreter: The present interpreter, if there is one.
@@ -165,14 +153,7 @@ class InterpreterSource:
         for_setup: bool = False,
         is_fork: bool = False,
     ) -> None:
-        """Make sure that there is an interpreter.
-
-        Args:
-            then: Called when there is one.
-            give_up: Called with the reason if there can be none that has run the setup.
-            for_setup: Whether it is to run a setup.
-            is_fork: Whether the session is a fork, which gets no other interpreter.
-        """
+        """Make sure that there is an interpreter."""
         interpreter, zygote = self.interpreter, self._context.zygote
         if interpreter is not None and (for_setup or not interpreter.is_pristine):
             then()
@@ -250,13 +231,7 @@ class InterpreterSource:
     def fork(
         self, homes: Sequence[str], children: Sequence[InterpreterProcess], done: Callable[[str | None], None]
     ) -> None:
-        """Fork the present interpreter, which has the descriptors of the children.
-
-        Args:
-            homes: For each fork, the directory that gets a copy of this session's files.
-            children: The forks.
-            done: Called with ``None`` when they live; otherwise with the reason.
-        """
+        """Fork the present interpreter, which has the descriptors of the children."""
         interpreter = self.interpreter
         assert interpreter is not None, "there is one to fork"
 
