@@ -236,9 +236,11 @@ class SessionChannel:
 
     async def receive(self) -> tuple[int, bytes] | None:
         """Wait for the next frame; ``None`` once the stream has ended."""
-        while not self._frames and self.alive:
+        while self.alive:
+            if self._frames:
+                break
             await self.connection.read_for(self)
-        if not self.alive:
+        else:
             return None
         kind, payload = self._frames.popleft()
         self._size -= len(payload)
@@ -358,7 +360,8 @@ class SupervisorConnection:
 
     async def read_for(self, channel: SessionChannel) -> None:
         """Read what comes next, for any channel, unless another task has read something for ``channel`` meanwhile."""
-        async with self._reading:
+        await self._reading.take()
+        try:
             if channel.has_frames or not channel.alive or self._process is None:
                 return
             for other in [*self.channels.values()] if len(self.channels) > 1 else ():
@@ -366,6 +369,8 @@ class SupervisorConnection:
                     await other.wait_for_room()
             data = await self._process.read()
             problem = self._distribute(data) if data else _ENDED
+        finally:
+            self._reading.pass_on()
         if problem is not None:
             await self.end(problem)
 

@@ -177,7 +177,10 @@ class Session:
             request = frame(kind, RUN_HEAD.pack(self.interpreter, self._blocks), data)
         else:
             request = frame(Kind.SHELL, language.encode(), b"\n", data)
-        request = self._introduce(tools) + request
+        declarations = None if tools is None else tools.declarations
+        if declarations is not self._declared:
+            request = declaration_frame(declarations or ()) + request
+            self._declared = declarations
         self._tools = tools
         self._control, self._artifacts = control, []
         control.stop.add_done_callback(self._stopped)
@@ -332,15 +335,6 @@ class Session:
         with suppress(SandboxError):
             await self._request(frame(Kind.END), Kind.DONE)
         self._channel.close()
-
-    def _introduce(self, tools: HostTools | None) -> bytes:
-        """The frame that declares the tools to the code, unless it knows them."""
-        declarations = None if tools is None else tools.declarations
-        if declarations is self._declared:
-            return b""
-        request = declaration_frame(declarations or ())
-        self._declared = declarations
-        return request
 
     def _stopped(self, stop: asyncio.Future[None]) -> None:
         # the loop may call this only after the block has ended

@@ -55,6 +55,15 @@ class FrameReader:
         Raises:
             ProtocolError: If a frame is not one of those expected.
         """
+        if len(data) >= _HEADER.size and not self._buffer:
+            number, length = _HEADER.unpack_from(data)
+            kind, limit = self._expected.get(number, (None, 0))
+            if kind is not None and len(data) - _HEADER.size == length <= limit:
+                # mostly one read is one frame
+                return iter(((kind, data[_HEADER.size :]),))
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         held = self._buffer
         if held:
             held += data

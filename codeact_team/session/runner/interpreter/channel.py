@@ -1,4 +1,4 @@
-"""What the interpreter shares with its supervisor: pipes for frames, a socket for descriptors, and the standard streams.
+"""What the interpreter shares with its supervisor: pipes for frames, and the standard streams.
 
 Code may close, replace or redirect any of them.
 """
@@ -9,16 +9,13 @@ import errno
 import json
 import os
 import sys
-
-# without the module around it, which the code may not need
-from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 from collections import deque
 from fcntl import F_GETOWN, F_SETOWN, fcntl
 from io import BufferedWriter, FileIO, TextIOWrapper
 from os import get_blocking, read, write
 
-from codeact_team.sandbox.system.framing import FrameReader, frame, receive_with_descriptors
-from codeact_team.session.protocol import ANSWERS, BORN, FROM_INTERPRETER, KIB, TO_INTERPRETER, TOKEN_BYTES
+from codeact_team.sandbox.system.framing import FrameReader, frame
+from codeact_team.session.protocol import ANSWERS, FROM_INTERPRETER, KIB, TO_INTERPRETER, TOKEN_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,25 +114,6 @@ class Channel:
 def room(kind: Kind) -> int:
     """How many bytes a frame of this kind can hold beside the token."""
     return FROM_INTERPRETER[kind] - TOKEN_BYTES
-
-
-class ControlSocket:
-    """The socket by which descriptors for forks arrive, and by which a fork reports that it lives."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._socket = socket(AF_UNIX, SOCK_STREAM, 0, fd)
-
-    def receive(self, count: int) -> tuple[int, ...]:
-        """Receive descriptors that were sent together before. Raises an ``OSError`` if there are not exactly so many."""
-        _, descriptors, _ = receive_with_descriptors(self._socket, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
-        if len(descriptors) != count:
-            raise OSError("the descriptors of a fork have not arrived")
-        return tuple(descriptors)
-
-    def send_birth(self, problem: str = "") -> None:
-        """Report that this process lives, or why it cannot."""
-        self._socket.send(BORN + problem.encode("utf-8", "replace"))
 
 
 class Streams:

@@ -8,16 +8,19 @@ import signal
 import stat
 import sys
 import threading
+
+# without the module around it, which the code may not need
+from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from base64 import b64decode
 from contextlib import suppress
 from fcntl import F_GETFL, fcntl
 from warnings import catch_warnings, simplefilter
 
+from codeact_team.sandbox.system.framing import receive_with_descriptors
 from codeact_team.sandbox.system.kernel import PR_SET_DUMPABLE, checked, enter_domain, install_filter, prctl
-from codeact_team.session.protocol import DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
+from codeact_team.session.protocol import BORN, DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
 from codeact_team.session.runner.fork_directories import copy_content
-from codeact_team.session.runner.interpreter.channel import ControlSocket
 from codeact_team.session.runner.interpreter.user_code import one_line
 
 TYPE_CHECKING = False
@@ -39,7 +42,8 @@ class Forks:
     ) -> None:
         self._channel = channel
         self._streams = streams
-        self._control = ControlSocket(control)
+        self._control = control
+        self._socket = socket(AF_UNIX, SOCK_STREAM, 0, control)
         self._close_loop = close_loop
         self._zygote: int | None = None
         """The sealed process: this one, or the one that it was forked from."""
@@ -58,7 +62,7 @@ class Forks:
         """Serve only as fork template from now on; see :attr:`Kind.SEAL`. Returns why that is impossible, or ``None``."""
         try:
             if request["has_domain"]:
-                (self._domain,) = self._control.receive(1)
+                (self._domain,) = self._receive_descriptors(1)
             if (refused := self._obstacle(own_threads)) is None:
                 self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
@@ -78,7 +82,7 @@ class Forks:
         """
         births: list[tuple[int, ...]] = []
         try:
-            births += [self._control.receive(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
+            births += [self._receive_descriptors(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
             if self._zygote is None:
                 self.reap()
                 if (refused := self._obstacle(own_threads, births)) is not None:
@@ -118,14 +122,20 @@ class Forks:
             if ended:
                 self._children.remove(pid)
 
-    def announce(self) -> None:
-        """Report that this fork lives."""
-        self._control.send_birth()
+    def send_birth(self, problem: str = "") -> None:
+        """Report that this fork lives, or why it cannot."""
+        self._socket.send(BORN + problem.encode("utf-8", "replace"))
+
+    def _receive_descriptors(self, count: int) -> tuple[int, ...]:
+        _, descriptors, _ = receive_with_descriptors(self._socket, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
+        if len(descriptors) != count:
+            raise OSError("the descriptors of a fork have not arrived")
+        return tuple(descriptors)
 
     @property
     def _own_descriptors(self) -> tuple[int, ...]:
         domain = () if self._domain is None else (self._domain,)
-        return (*self._channel.descriptors, *self._streams.descriptors, self._control.fd, *domain)
+        return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
 
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
         descriptors = (*self._own_descriptors, *sum(births, ()))
@@ -147,7 +157,7 @@ class Forks:
         *pipes, control, output = birth
         self._lost_threads = count_threads()
         try:
-            os.dup2(control, self._control.fd, inheritable=False)
+            os.dup2(control, self._control, inheritable=False)
             os.setsid()
             for theirs, own in zip(pipes, self._channel.descriptors, strict=True):
                 os.dup2(theirs, own, inheritable=False)
@@ -162,7 +172,7 @@ class Forks:
             set_random_numbers()
         except BaseException as error:
             with suppress(OSError):
-                self._control.send_birth(one_line(error))
+                self.send_birth(one_line(error))
             os._exit(1)
 
     def _unseal(self, zygote: int) -> None:
@@ -208,12 +218,6 @@ def change_directory(home: str, to: str) -> None:
     here = os.path.relpath(os.getcwd(), home)
     if here.split(os.sep)[0] != os.pardir:
         os.chdir(os.path.normpath(os.path.join(to, here)))
-
-
-def move(home: str, to: str) -> None:
-    """Like :func:`change_directory`, if possible: the code may have removed the directory."""
-    with suppress(OSError):
-        change_directory(home, to)
 
 
 def _fork_orphans(count: int) -> int | None:

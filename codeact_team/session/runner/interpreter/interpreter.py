@@ -6,7 +6,7 @@ import builtins
 import gc
 import os
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from os import getpid
 from types import ModuleType
@@ -86,14 +86,19 @@ class Interpreter:
                 self._fork_or_seal(kind, token, decode(payload.decode()))
                 continue
             if kind is Kind.MOVE:
-                self._load(_FORKING).move(**decode(payload.decode()))
+                # the code may have removed the directory
+                with suppress(OSError):
+                    self._load(_FORKING).change_directory(**decode(payload.decode()))
                 continue
             _, number = RUN_HEAD.unpack_from(payload)
             name = f"<block {number}>"
             code = payload[RUN_HEAD.size :].decode()
             # random generators that a setup has seeded stay so in forks of this interpreter
             self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
-            with written_by_code_last() if kind is Kind.SETUP else nullcontext():
+            if kind is Kind.SETUP:
+                with written_by_code_last():
+                    report = self._run(code, name, token)
+            else:
                 report = self._run(code, name, token)
             self._channel.send(Kind.REPORT, token, report)
             # nobody waits for this any more
@@ -125,7 +130,7 @@ class Interpreter:
         self._pid = getpid()
         if calls is not None:
             calls.begin_process()
-        self._forks.announce()
+        self._forks.send_birth()
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()

@@ -81,48 +81,34 @@ class Born(BaseException):
     """Raised in a fork that is to be an interpreter from now on, with the arguments of that."""
 
 
-class InterpreterProgram:
-    """What an interpreter is started from."""
-
-    def __init__(self, sources: dict[str, tuple[str, bool, str | bytes]], *, can_be_forked: bool) -> None:
-        self.can_be_forked = can_be_forked
-        if not sys.executable:
-            raise OSError("this Python does not know its own path")
-        self._sources = sources
-
-    def payload(self) -> bytes:
-        """What the interpreter reads at its start."""
-        return marshal.dumps((self._sources, {}))
-
-    def argv(self, payload: bytes, arguments: list[str]) -> list[str]:
-        """The command that starts it. The first of the arguments is the descriptor of the payload."""
-        _, _, bootstrap = self._sources[f"{_RUNNER}.bootstrap"]
-        assert isinstance(bootstrap, str), "it comes as source, so that any Python can run it"
-        source = (arguments[0], str(len(payload)), INTERPRETER)
-        return [sys.executable, "-u", "-c", bootstrap, *source, *arguments]
-
-
 class Context:
     """What the sessions in one sandbox share.
 
     Attributes:
+        sources: The modules of the runner.
+        is_plain: Whether a fork of this process can be the next interpreter, as no user code has reached it.
         zygote: A sealed interpreter, which has run the setup and never runs a block; interpreters are forks of it.
         sessions: The main session, with number 0, and its forks.
         keeps_zygote: Whether an interpreter can be sealed, and its forks be told from each other.
         is_touched: Whether user code may have run since everything was ended last.
     """
 
-    def __init__(self, loop: PollLoop, program: InterpreterProgram) -> None:
+    def __init__(
+        self, loop: PollLoop, sources: dict[str, tuple[str, bool, str | bytes]], *, is_plain: bool
+    ) -> None:
+        if not sys.executable:
+            raise OSError("this Python does not know its own path")
         self.loop = loop
-        self.program = program
+        self.sources = sources
+        self.is_plain = is_plain
         self._oom_score = OomScore()
         self.guard = Guard()
         self.processes = ProcessTree()
-        self.usage = Usage()
         self.zygote: InterpreterProcess | None = None
         self.sessions: dict[int, SupervisedSession] = {}
         self.keeps_zygote = self.guard.can_shield and self.processes.can_list
         self.is_touched = False
+        self.usage = Usage(lambda: self.interpreters)
 
     @property
     def interpreters(self) -> list[int]:
@@ -277,14 +263,19 @@ class InterpreterProcess:
 
         Raises an ``OSError`` if it cannot be started; it is closed then; a :class:`Born` in the fork.
         """
-        program = context.program
         self.is_pristine = is_pristine
         arguments = [*map(str, self._theirs)]
-        is_fork, program.can_be_forked = program.can_be_forked, False
-        payload = b"" if is_fork else program.payload()
+        argv, payload = None, b""
+        if not context.is_plain:
+            payload = marshal.dumps((context.sources, {}))
+            _, _, bootstrap = context.sources[f"{_RUNNER}.bootstrap"]
+            assert isinstance(bootstrap, str), "it comes as source, so that any Python can run it"
+            source = (arguments[0], str(len(payload)), INTERPRETER)
+            argv = [sys.executable, "-u", "-c", bootstrap, *source, *arguments]
+        context.is_plain = False
         try:
             self.pid = context.start(
-                None if is_fork else program.argv(payload, arguments),
+                argv,
                 environment=user_site.hidden(os.environb),
                 output=self._output,
                 inherited={fd: fd for fd in self._theirs},

@@ -75,16 +75,6 @@ class SupervisedSession:
         self._block: RunningBlock | None = None
         self._setup: bytes | None = None
         """The code of the block, if it is a setup."""
-        self._handlers: dict[int, Callable[[bytes], None]] = {
-            Kind.RUN: partial(self._run_python, Kind.RUN),
-            Kind.SETUP: partial(self._run_python, Kind.SETUP),
-            Kind.SHELL: self._run_shell,
-            Kind.INTERRUPT: self._interrupt,
-            Kind.KILL: self._kill,
-            Kind.TOOLS: self._take_tools,
-            Kind.ANSWER: self._answer,
-            **{kind: partial(self._file_request, kind) for kind in workspace_files.REQUESTS},
-        }
 
     @property
     def interpreter(self) -> InterpreterProcess | None:
@@ -134,9 +124,25 @@ class SupervisedSession:
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError`` if it is not for a session."""
-        if (handle := self._handlers.get(kind)) is None:
-            raise ProtocolError(f"a session does not handle {Kind(kind).name}")
-        handle(payload)
+        if kind in (Kind.RUN, Kind.SETUP):
+            self._run_python(kind, payload)
+        elif kind == Kind.ANSWER:
+            self._answer(payload)
+        elif kind == Kind.SHELL:
+            self._run_shell(payload)
+        elif kind == Kind.INTERRUPT:
+            self._interrupt()
+        elif kind == Kind.KILL:
+            self._kill()
+        elif kind == Kind.TOOLS:
+            self.require_idle()
+            self.tools = payload
+        elif kind in workspace_files.REQUESTS:
+            self.require_idle()
+            for piece in workspace_files.answers(kind, payload, self._files):
+                self.host.send(piece)
+        else:
+            raise ProtocolError(f"a session does not handle a frame of kind {kind}")
 
     def flush_answers(self) -> None:
         """Write the answers that came together."""
@@ -154,7 +160,7 @@ class SupervisedSession:
             self.host.send(kept)
         return RunningBlock(interpreter)
 
-    def _run_python(self, kind: Kind, payload: bytes) -> None:
+    def _run_python(self, kind: int, payload: bytes) -> None:
         if len(payload) < RUN_HEAD.size:
             raise ProtocolError("a block without the number of its interpreter")
         number, _ = RUN_HEAD.unpack_from(payload)
@@ -170,6 +176,10 @@ class SupervisedSession:
                 self._end_block(block, report=_SUCCESS)
                 return
         self._block = block
+        if self._setup is None and self.interpreter and not self.interpreter.is_pristine:
+            # as most do
+            self._give(block, kind, payload)
+            return
         self.source.get(
             partial(self._give, block, kind, payload),
             self._give_up,
@@ -177,7 +187,7 @@ class SupervisedSession:
             is_fork=self.number != 0,
         )
 
-    def _give(self, block: RunningBlock, kind: Kind, payload: bytes) -> None:
+    def _give(self, block: RunningBlock, kind: int, payload: bytes) -> None:
         assert self.interpreter is not None, "it is there by now"
         if block.interrupted:
             self._end_block(block, _INTERRUPTED, ran=False)
@@ -216,7 +226,7 @@ class SupervisedSession:
             return
         self._context.loop.on_readable(block.shell.fd, self._on_shell)
 
-    def _interrupt(self, _: bytes) -> None:
+    def _interrupt(self) -> None:
         if (block := self._block) is None:
             return
         block.interrupted = True
@@ -224,7 +234,7 @@ class SupervisedSession:
         if leader and not self.source.is_busy:
             self._context.processes.interrupt(leader.pid)
 
-    def _kill(self, _: bytes) -> None:
+    def _kill(self) -> None:
         if (block := self._block) is None:
             return
         if block.shell:
@@ -245,10 +255,6 @@ class SupervisedSession:
         self.output.discard()
         self.prepare()
 
-    def _take_tools(self, payload: bytes) -> None:
-        self.require_idle()
-        self.tools = payload
-
     def _answer(self, payload: bytes) -> None:
         block, interpreter = self._block, self.interpreter
         if block is None or block.shell or interpreter is None:
@@ -257,11 +263,6 @@ class SupervisedSession:
         if not interpreter.answer(block.token, payload):
             self._lose(interpreter, _DEAF)
         self._context.loop.wait_for_more()
-
-    def _file_request(self, kind: Kind, payload: bytes) -> None:
-        self.require_idle()
-        for piece in workspace_files.answers(kind, payload, self._files):
-            self.host.send(piece)
 
     # the source of interpreters
 
@@ -412,7 +413,6 @@ class SupervisedSession:
             output=self.output.read(),
             report=report,
             own=self.interpreter.pid if self.interpreter else None,
-            living=self._context.interpreters,
         )
         self.host.send(result)
 

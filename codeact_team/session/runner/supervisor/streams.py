@@ -74,7 +74,8 @@ class PollLoop:
     def flush(self, pipe: PipeWriter) -> None:
         """Write what the pipe has room for, and the rest as soon as it has room."""
         if pipe.write():
-            self.forget(pipe.fd)
+            if pipe.fd in self._handlers:
+                self.forget(pipe.fd)
             return
         self._handlers[pipe.fd] = partial(self.flush, pipe)
         for poll in (self._all, self._urgent):
@@ -132,7 +133,7 @@ class PipeWriter:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[bytes | memoryview] = deque()
 
     def __len__(self) -> int:
         """How many pieces wait."""
@@ -145,17 +146,18 @@ class PipeWriter:
 
     def add(self, piece: bytes) -> None:
         """Queue a piece for the next :meth:`write`."""
-        self._queue.append(memoryview(piece))
+        self._queue.append(piece)
 
     def write(self) -> bool:
         """Write what there is room for. Returns whether all is written, also if nobody reads any more."""
+        queue = self._queue
         try:
-            while self._queue:
-                written = os.writev(self.fd, list(islice(self._queue, _PIECES)))
-                while self._queue and written >= len(self._queue[0]):
-                    written -= len(self._queue.popleft())
+            while queue:
+                written = os.writev(self.fd, list(islice(queue, _PIECES)))
+                while queue and written >= len(queue[0]):
+                    written -= len(queue.popleft())
                 if written:
-                    self._queue[0] = self._queue[0][written:]
+                    queue[0] = memoryview(queue[0])[written:]
         except BlockingIOError:
             return False
         except BrokenPipeError:

@@ -27,7 +27,6 @@ from codeact_team.session.runner.supervisor.interpreter_process import (
     INTERPRETER,
     Born,
     Context,
-    InterpreterProgram,
     OutOfControl,
 )
 from codeact_team.session.runner.supervisor.session import SupervisedSession, remove_home
@@ -38,16 +37,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    Sources = dict[str, tuple[str, bool, str | bytes]]
+
 
 class Supervisor:
     """Serves one host: passes its frames to the main session and its forks, and makes, promotes and ends forks."""
 
-    def __init__(self, host: HostConnection, program: InterpreterProgram) -> None:
+    def __init__(self, host: HostConnection, sources: Sources, *, is_plain: bool) -> None:
         self._host = host
         loop = PollLoop()
         loop.on_child_end(self._on_child_end)
         adopt_orphans()
-        self._context = Context(loop, program)
+        self._context = Context(loop, sources, is_plain=is_plain)
         self._main = SupervisedSession(self._context, 0, HostChannel(host, 0), os.getcwd())
         self._context.sessions[0] = self._main
         loop.on_readable(host.fd, self._on_host)
@@ -232,16 +233,14 @@ def _field(payload: bytes, name: str) -> object:
         raise ProtocolError(f"a request without {name!r}") from error
 
 
-def main(
-    sources: dict[str, tuple[str, bool, str | bytes]], load: Callable[[str], Any], arguments: list[str]
-) -> tuple[str, list[str]] | None:
+def main(sources: Sources, load: Callable[[str], Any], arguments: list[str]) -> tuple[str, list[str]] | None:
     """Supervise until the host is gone. In a fork that becomes an interpreter, return what to run, and its arguments."""
     host, is_plain = HostConnection(), bool(arguments)
     path, sys.path = sys.path, [entry for entry in sys.path if entry]
     if is_plain:
         share_memory_with_forks()
     try:
-        supervisor = Supervisor(host, InterpreterProgram(sources, can_be_forked=is_plain))
+        supervisor = Supervisor(host, sources, is_plain=is_plain)
     except Exception as error:
         # stderr is closed by now
         host.write(f"the supervisor cannot start: {error!r}\n".encode())

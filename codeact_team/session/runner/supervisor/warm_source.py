@@ -140,7 +140,7 @@ class InterpreterSource:
     def prepare(self) -> None:
         """Start a program now if the next block would have to wait for one."""
         context = self._context
-        if self.interpreter is None and context.zygote is None and not context.program.can_be_forked:
+        if self.interpreter is None and context.zygote is None and not context.is_plain:
             # the next block tries again, and reports the failure
             with suppress(OSError):
                 self._start()
