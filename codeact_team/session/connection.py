@@ -89,7 +89,6 @@ class BlockAccount:
 
     @property
     def lost(self) -> str | None:
-        """Why the interpreter of the block was lost, if it was."""
         return self.loss if self.interpreter not in (0, self.present) else None
 
     @classmethod
@@ -250,11 +249,9 @@ class SessionChannel:
 
     @property
     def has_frames(self) -> bool:
-        """Whether frames wait to be received."""
         return bool(self._frames)
 
     def put(self, kind: int, payload: bytes) -> None:
-        """Queue a frame to be received."""
         self._frames.append((kind, payload))
         self._size += len(payload)
 
@@ -314,7 +311,6 @@ class SupervisorConnection:
         return channel
 
     def close_forks(self) -> None:
-        """Note that all forks end."""
         for channel in [*self.channels.values()]:
             if channel.number:
                 channel.close()

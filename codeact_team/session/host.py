@@ -120,12 +120,10 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether a block runs."""
         return self._control is not None
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests."""
         return self._channel.alive
 
     @property
@@ -342,7 +340,6 @@ class Session:
             self._expire()
 
     def _expire(self) -> None:
-        """Start ending the block."""
         if self._escalation is None:
             # first the interrupt, so that the code does not count as ended by itself
             self._escalation = asyncio.ensure_future(escalate(self._sandbox, self._channel.send))
@@ -368,7 +365,6 @@ class Session:
             await self._connection.end("it did not take the answer to a call")
 
     async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> BlockAccount | Exit:
-        """Handle the frames of the running block, until it ends."""
         while (received := await self._channel.receive()) is not None:
             kind, payload = received
             if kind == Kind.OUTPUT:

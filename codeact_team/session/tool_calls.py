@@ -84,7 +84,6 @@ class ToolCalls:
 
     @property
     def idle(self) -> bool:
-        """Whether all calls are answered, and the answers sent."""
         return not self._unanswered and self._sender is None
 
     def take(self, payload: bytes) -> None:

@@ -83,7 +83,6 @@ class Loaded:
         sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
 
     def run(self, arguments: "list[str]") -> None:
-        """Run it, and end the process."""
         sys.path = _path
         sys.argv = [""]
         main = self._main

@@ -46,7 +46,6 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._handler)
 
     def arm(self) -> None:
-        """A block begins."""
         self.came = self._pending = False
         # mostly there are no others
         self._earlier_threads = threading.enumerate() if count_threads() else [threading.main_thread()]

@@ -44,7 +44,6 @@ class Descriptor:
         fcntl(fd, F_SETOWN, owner)
 
     def is_intact(self) -> bool:
-        """Whether it still refers to the same open file."""
         try:
             return fcntl(self.fd, F_GETOWN) == self._owner
         except OSError:
@@ -129,7 +128,6 @@ class Streams:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All descriptors of the standard streams."""
         return (*self._copies, *self._copies.values())
 
     def _remember(self) -> None:

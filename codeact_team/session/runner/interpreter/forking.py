@@ -112,7 +112,6 @@ class Forks:
         return None
 
     def reap(self) -> None:
-        """Reap the forks that have ended."""
         for pid in [*self._children]:
             try:
                 ended, _ = os.waitpid(pid, os.WNOHANG)

@@ -76,7 +76,6 @@ class Calls:
 
     @property
     def threads(self) -> int:
-        """How many threads belong to the runner."""
         return int(self._listening)
 
     def begin_process(self) -> None:
@@ -95,7 +94,6 @@ class Calls:
         """The outermost frame of the work of each thread that has outlived the last block."""
 
     def begin(self, token: bytes) -> None:
-        """A block begins."""
         self._token = token
 
     def end(self) -> None:
@@ -211,7 +209,6 @@ class Calls:
         self._send(ready, token)
 
     def _give_up(self, reason: str) -> None:
-        """Fail all calls, now and later."""
         with self._lock:
             self._broken = f"tools cannot be called any more: {reason}"
             calls = self._unanswered()

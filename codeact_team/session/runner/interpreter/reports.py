@@ -64,7 +64,6 @@ class FinalAnswer:
             self._set(self.text, _SHORT_ANSWER)
 
     def report(self) -> dict[str, object]:
-        """Its part of a report; see ``Kind.REPORT``."""
         return {"answer": self.text, "answer_is_json": self._is_json, "answer_problem": self._problem}
 
     def _set(self, text: str, limit: int) -> None:
@@ -107,7 +106,6 @@ def _text(value: object) -> str:
 
 
 def _as_json(value: object) -> object:
-    """Convert a value that JSON lacks, inside one that it has."""
     if issubclass(type(value), _SETS):
         return list(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]
     return str(value)
@@ -330,7 +328,6 @@ class ShownFigures:
         sys.meta_path.insert(0, _PyplotFinder(self._watch))
 
     def _watch(self, pyplot: Any) -> None:
-        """Make ``show`` draw what it shows."""
         show = getattr(pyplot, "show", None)
         if show is None:
             return

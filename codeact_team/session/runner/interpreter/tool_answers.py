@@ -50,7 +50,6 @@ class Media:
         self.data = data
 
     def image(self) -> Any:
-        """Return the picture as an image of PIL's."""
         from PIL import Image
 
         return Image.open(BytesIO(self.data))

@@ -147,7 +147,6 @@ class Tool:
         return self._calls.call(self._request(arguments, named))
 
     async def aio(self, /, *arguments: Any, **named: Any) -> Any:
-        """The same, to be awaited."""
         return await self._calls.call_async(self._request(arguments, named))
 
     def __get__(self, instance: object, owner: object = None) -> Tool:
@@ -162,7 +161,6 @@ class Tool:
         return self._parameters.signature()
 
     def usage(self) -> str:
-        """Show how it is called."""
         return f"tools.{self._path}({self._parameters})"
 
     def line(self) -> str:

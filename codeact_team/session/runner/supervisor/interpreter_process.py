@@ -112,7 +112,6 @@ class Context:
 
     @property
     def interpreters(self) -> list[int]:
-        """The processes of all living interpreters."""
         living = [session.interpreter for session in self.sessions.values()]
         return [one.pid for one in (self.zygote, *living) if one is not None]
 
@@ -204,7 +203,6 @@ def _prepare_child(output: int, inherited: Mapping[int, int], directory: str | N
 
 
 def _become_plain_python(descriptors: Iterable[int]) -> None:
-    """Undo, in a fork of this process, what distinguishes it from a Python that was just started."""
     for number, handler in _HANDLERS_OF_PYTHON.items():
         signal.signal(number, handler)
     signal.set_wakeup_fd(-1)
@@ -328,7 +326,6 @@ class InterpreterProcess:
             self.commands.add(frame(Kind.TOOLS, bytes(TOKEN_BYTES), tools))
 
     def run(self, kind: int, token: bytes, block: bytes) -> None:
-        """Give it a block."""
         self.was_used = True
         command = frame(kind, token, block)
         self._size_of_last = len(command)

@@ -129,7 +129,6 @@ class SessionResults:
         self._counts = usage.counts()
 
     def lose(self, reason: str) -> None:
-        """Note that the present interpreter is gone, or cannot be started."""
         self.present += 1
         self._loss = reason
 
@@ -144,7 +143,6 @@ class SessionResults:
         report: bytes,
         own: int | None,
     ) -> bytes:
-        """Build the ``RESULT`` frame of a block."""
         (ooms, failures), self._counts = self._counts, self._usage.counts()
         oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
         if oom_kills == UNKNOWN and ended_here:

@@ -78,11 +78,9 @@ class SupervisedSession:
 
     @property
     def interpreter(self) -> InterpreterProcess | None:
-        """The present interpreter, if there is one."""
         return self.source.interpreter
 
     def begin(self) -> None:
-        """Start listening to the output and the interpreter."""
         self._context.loop.on_readable(self.output.fd, self._on_output, can_wait=True)
         if self.interpreter:
             self._listen(self.interpreter)
@@ -116,7 +114,6 @@ class SupervisedSession:
         self._left = other.home
 
     def greet(self) -> None:
-        """Tell the host that this session takes requests."""
         greeting = {"interpreter": self.results.present, "unguarded": self._context.guard.unguarded}
         self.host.send(frame(Kind.READY, json.dumps(greeting).encode()))
 
@@ -145,7 +142,6 @@ class SupervisedSession:
             raise ProtocolError(f"a session does not handle a frame of kind {kind}")
 
     def flush_answers(self) -> None:
-        """Write the answers that came together."""
         if self.interpreter and self.interpreter.answers:
             self._context.loop.flush(self.interpreter.answers)
 
@@ -292,7 +288,6 @@ class SupervisedSession:
             self._end_block(self._block, ran=False)
 
     def on_zygote_end(self, zygote: InterpreterProcess) -> None:
-        """Handle the unexpected end of the zygote."""
         if self.source.on_zygote_end(zygote):
             self.results.lose("it ended")
 

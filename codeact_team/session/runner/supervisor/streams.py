@@ -93,7 +93,6 @@ class PollLoop:
                     poll.unregister(fd)
 
     def run(self) -> None:
-        """Call handlers until one raises."""
         while True:
             ready = self._urgent.poll(_MOMENT) if self._patient else []
             self._patient = False
@@ -141,7 +140,6 @@ class PipeWriter:
 
     @property
     def waiting(self) -> int:
-        """How many bytes wait."""
         return sum(map(len, self._queue))
 
     def add(self, piece: bytes) -> None:

@@ -56,14 +56,12 @@ class Supervisor:
         self._main.prepare()
 
     def serve(self) -> None:
-        """Serve until the host goes away or breaks the protocol."""
         # the end of this process tells the host all that can be told
         with suppress(HostGone, ProtocolError, OutOfControl):
             self._main.greet()
             self._context.loop.run()
 
     def end(self) -> None:
-        """End everything that was started."""
         self._context.processes.end_all()
         for session in self._context.sessions.values():
             session.shells.remove()
@@ -107,7 +105,6 @@ class Supervisor:
                 self._take(session, kind, content)
 
     def _take(self, session: SupervisedSession, kind: int, payload: bytes) -> None:
-        """Handle a frame of one session."""
         if kind == Kind.FORK:
             session.require_idle()
             numbers, directory = self._new_numbers(payload), _directory(payload)
@@ -129,7 +126,6 @@ class Supervisor:
         return numbers
 
     def _fork(self, session: SupervisedSession, numbers: list[int], directory: str) -> None:
-        """Fork a session, which has an interpreter if it can have one."""
         if (refused := self._obstacle(session, len(numbers))) is not None:
             _answer(session, refused)
             return
@@ -182,7 +178,6 @@ class Supervisor:
         return None
 
     def _promote(self, session: SupervisedSession, number: object) -> None:
-        """Continue a session from one of its forks, which replaces it."""
         fork = self._context.sessions.get(number) if isinstance(number, int) else None
         if fork is None or fork is session or fork is self._main:
             raise ProtocolError("there is no such fork")

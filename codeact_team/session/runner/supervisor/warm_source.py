@@ -50,7 +50,6 @@ class ForkInProgress:
         self._loop.flush(parent.commands)
 
     def abandon(self, reason: str) -> None:
-        """End all forks."""
         self._loop.forget(self.parent.reports)
         for child in self._children:
             self._loop.forget(child.control)
@@ -134,7 +133,6 @@ class InterpreterSource:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a fork is in progress."""
         return self._fork is not None
 
     def prepare(self) -> None:
@@ -153,7 +151,6 @@ class InterpreterSource:
         for_setup: bool = False,
         is_fork: bool = False,
     ) -> None:
-        """Make sure that there is an interpreter."""
         interpreter, zygote = self.interpreter, self._context.zygote
         if interpreter is not None and (for_setup or not interpreter.is_pristine):
             then()
@@ -231,7 +228,6 @@ class InterpreterSource:
     def fork(
         self, homes: Sequence[str], children: Sequence[InterpreterProcess], done: Callable[[str | None], None]
     ) -> None:
-        """Fork the present interpreter, which has the descriptors of the children."""
         interpreter = self.interpreter
         assert interpreter is not None, "there is one to fork"
 
