@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol
 
 from pydantic import JsonValue, ValidationError
@@ -256,20 +256,20 @@ class Session:
     async def _fork(self, count: int, forks: list[Session]) -> None:
         channels = [self._connection.new_channel() for _ in range(count)]
         request = {"forks": [channel.number for channel in channels], "directory": self.forks_in}
-        try:
-            _, answer = await self._exchange(frame(Kind.FORK, json.dumps(request).encode()), Kind.FORKED, "")
-            refused = Forked.model_validate_json(answer).refused
-        except BaseException as error:
+        with ExitStack() as if_not_forked:
             for channel in channels:
-                channel.close()
-            if not isinstance(error, ValidationError):
-                raise
-            await self._connection.end(GARBLED)
-            raise SandboxError(f"the session was lost: {GARBLED}") from None
-        if refused is not None:
-            for channel in channels:
-                channel.close()
-            raise ForkError(f"this session cannot be forked now: {refused}")
+                if_not_forked.callback(channel.close)
+            try:
+                _, answer = await self._exchange(
+                    frame(Kind.FORK, json.dumps(request).encode()), Kind.FORKED, ""
+                )
+                refused = Forked.model_validate_json(answer).refused
+            except ValidationError:
+                await self._connection.end(GARBLED)
+                raise SandboxError(f"the session was lost: {GARBLED}") from None
+            if refused is not None:
+                raise ForkError(f"this session cannot be forked now: {refused}")
+            if_not_forked.pop_all()
         for channel in channels:
             fork = Session(self._sandbox, channel)
             fork._declared = self._declared
@@ -414,14 +414,8 @@ class Session:
 
     async def _request(self, request: bytes, answer: Kind, path: str = "") -> tuple[bytes, bytes]:
         """Send a request. Returns the content of the file that comes, and the payload of the answer."""
-        asking = asyncio.ensure_future(self._exchange(request, answer, path))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            # otherwise the next request would get this answer
-            with suppress(OSError, SandboxError):
-                await to_the_end(asking)
-            raise
+        # to the end, as the next request would get this answer otherwise
+        return await to_the_end(self._exchange(request, answer, path))
 
     async def _exchange(self, request: bytes, answer: Kind, path: str) -> tuple[bytes, bytes]:
         content = bytearray()

@@ -137,8 +137,17 @@ class Forks:
         return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
 
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
-        descriptors = (*self._own_descriptors, *sum(births, ()))
-        return self._close_loop() or obstacle(descriptors, own_threads, self._lost_threads)
+        """Why a fork would not be a true copy of this process, as a message for the author of the code."""
+        try:
+            return (
+                self._close_loop()
+                or _python_threads(own_threads + self._lost_threads)
+                or _native_threads(own_threads)
+                or _shared_descriptors((*self._own_descriptors, *sum(births, ())))
+                or _shared_memory()
+            )
+        except OSError as error:
+            return f"what it has open cannot be seen here: {error}"
 
     def _close_domain(self) -> None:
         domain, self._domain = self._domain, None
@@ -271,25 +280,6 @@ def _reseed() -> None:
         # the code may have put anything there
         with suppress(Exception):
             numpy.seed()
-
-
-def obstacle(own_descriptors: Iterable[int], own_threads: int, lost_threads: int) -> str | None:
-    """Why a fork would not be a true copy of this process, as a message for the author of the code; ``None`` if it would.
-
-    Args:
-        own_descriptors: Descriptors of the runner, which a fork replaces.
-        own_threads: How many threads belong to the runner, beside the main one.
-        lost_threads: How many threads Python counts that do not exist in this process.
-    """
-    try:
-        return (
-            _python_threads(own_threads + lost_threads)
-            or _native_threads(own_threads)
-            or _shared_descriptors(own_descriptors)
-            or _shared_memory()
-        )
-    except OSError as error:
-        return f"what it has open cannot be seen here: {error}"
 
 
 def _python_threads(own: int) -> str | None:
