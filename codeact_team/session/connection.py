@@ -69,8 +69,8 @@ class BlockAccount:
         present: The number of the present interpreter.
         ran: Whether the code began to run.
         exit_code: The exit code; ``None`` if the report contains it.
-        oom_kills: Processes killed for memory since the block began; ``None`` if nobody counts.
-        fork_failures: Processes that could not be started since then; ``None`` if nobody counts.
+        oom_kills: Processes killed for memory since the block began; ``None`` if the kernel does not count them.
+        fork_failures: Processes that could not be started since then; ``None`` if the kernel does not count them.
         processor_seconds: Processor time of everything inside since the last account; ``None`` if not known.
         loss: Why the interpreter before the present one was lost.
         output: The last of the block's output.

@@ -425,7 +425,7 @@ class Session:
                 while (received := await self._channel.receive()) is not None:
                     match received:
                         case Kind.READY, payload if self._is_old(payload) or answer != Kind.READY:
-                            # the answer to a restart that nobody has waited for
+                            # the answer to a restart that was not awaited
                             continue
                         case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:
                             content += data

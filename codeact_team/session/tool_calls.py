@@ -147,7 +147,7 @@ class ToolCalls:
             await asyncio.wait({self._sender})
 
     async def hang_up(self) -> None:
-        """Send nothing more, not even the rest of a frame, as nobody will read it."""
+        """Send nothing more, not even the rest of a frame, as it will not be read."""
         self._ended = True
         self._answers.clear()
         if self._sender is not None:

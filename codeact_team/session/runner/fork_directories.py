@@ -91,7 +91,7 @@ def _next_data(fd: int, position: int) -> int | None:
 def replace_content(source: str, target: str, leave_out: str) -> None:
     """Move the content of ``source`` to ``target`` and remove everything else there, except what is left out.
 
-    A file that has not been written since it was copied stays the same file, so nobody sees it as changed. Raises an
+    A file that has not been written since it was copied stays the same file, so it does not count as changed. Raises an
     ``OSError`` if something cannot be moved or removed; a part of the work is done then.
     """
     left_out = os.path.join(target, leave_out)

@@ -28,7 +28,7 @@ class Interrupts:
     """Turns SIGINT into ``KeyboardInterrupt`` while a block runs.
 
     It is raised in the code of the block and of libraries, and in functions of the runner that are marked as interruptible.
-    Elsewhere in the runner it could do damage, and waits for :meth:`check`. If it hits the runner's event loop, a callback
+    In the rest of the runner it could do damage, and waits for :meth:`check`. If it hits the runner's event loop, a callback
     raises it, so that the loop can be interrupted as well.
     """
 

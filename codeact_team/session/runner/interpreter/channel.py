@@ -34,7 +34,7 @@ decode = json.JSONDecoder().decode
 class Descriptor:
     """Recognizes whether a descriptor still refers to the open file that it refers to now.
 
-    The open file is marked with an owner, which matters only for signals that nobody requests. Its inode would be a
+    The open file is marked with an owner, which matters only for signals that are never requested. Its inode would be a
     simpler mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
     """
 
@@ -98,7 +98,7 @@ class Channel:
         """Wait for answers until there will be no more: the token and the rest of each. For one thread only."""
         frames, fd = FrameReader(ANSWERS), self.answering.require()
         while data := read(fd, _PIPE_BYTES):
-            # before the callers go on: this releases the interpreter lock, and they would take it
+            # before the callers resume: this releases the interpreter lock, and they would take it
             self.answering.require()
             for _, payload in frames.feed(data):
                 yield payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]

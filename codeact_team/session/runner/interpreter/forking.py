@@ -67,7 +67,7 @@ class Forks:
                 self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
-                # the forks share these pages as long as nobody writes to them
+                # the forks share these pages until a process writes to them
                 gc.freeze()
                 return None
         except Exception as error:
@@ -205,7 +205,7 @@ def _seal(instructions: bytes, *, hide: bool) -> Iterable[int]:
     if hide:
         checked(prctl(PR_SET_DUMPABLE, 0))
     install_filter(instructions)
-    # an open file can send a signal to its owner, whoever that is
+    # an open file can send a signal to its owner, which may be any process
     return signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
 
 
@@ -229,7 +229,7 @@ def change_directory(home: str, to: str) -> None:
 
 
 def _fork_orphans(count: int) -> int | None:
-    """Fork this process ``count`` times, so that the forks become children of whoever adopts orphans.
+    """Fork this process ``count`` times, so that the process that adopts orphans becomes their parent.
 
     Returns the number of the fork in each of them, from 0; here ``None``, once they are adopted.
     """

@@ -101,7 +101,7 @@ class Interpreter:
             else:
                 report = self._run(code, name, token)
             self._channel.send(Kind.REPORT, token, report)
-            # nobody waits for this any more
+            # the supervisor does not wait for this
             self._sources.settle(name, self._parts)
             self._streams.restore()
 

@@ -106,7 +106,7 @@ class Calls:
             self._queue.clear()
         _fail(calls, _ENDED)
         self._left_behind = {}
-        # beside the one that reads answers
+        # apart from the one that reads answers
         if count_threads() > self._listening:
             workers = _workers_of_pools()
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -216,7 +216,7 @@ class Calls:
         _fail(calls, self._broken)
 
     def _cancel(self, call: _Call) -> None:
-        """Cancel a call for which nobody waits any more. It takes up room until it is answered."""
+        """Cancel a call whose caller waits no longer. It takes up room until it is answered."""
         if getpid() != self._pid:
             return
         with self._lock:

@@ -65,7 +65,7 @@ class Media:
 
 
 CLASSES = (ToolError, ToolDenied, ToolTimeout, Media)
-"""The members of the module ``tools`` beside the tools."""
+"""The members of the module ``tools`` apart from the tools."""
 for _class in CLASSES:
     _class.__module__ = "tools"
 

@@ -194,7 +194,7 @@ class _Names(list[str]):
     """The names that ``from tools import *`` binds."""
 
     def __contains__(self, name: object) -> bool:
-        # help() asks for the names to show beside the docstring, which has a line for each already
+        # help() asks for the names to show after the docstring, which has a line for each already
         return False
 
 

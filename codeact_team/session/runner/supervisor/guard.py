@@ -1,7 +1,7 @@
 """Keeps the code from reading, tracing, signalling and imitating the process that supervises it.
 
-The code runs as the same user in the same sandbox, so the kernel has to tell them apart. Linux only; elsewhere nothing
-is guarded, and the host is told so.
+The code runs as the same user in the same sandbox, so the kernel has to distinguish them. Linux only; on other
+systems nothing is guarded, which the greeting reports.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ _HANDLERS_OF_PYTHON = {
 
 
 class OutOfControl(Exception):
-    """Something cannot be ended. Whoever owns the sandbox has to clear it."""
+    """A process cannot be ended. The owner of the sandbox has to clear it."""
 
 
 class Born(BaseException):
@@ -89,7 +89,7 @@ class Context:
         is_plain: Whether a fork of this process can be the next interpreter, as no user code has reached it.
         zygote: A sealed interpreter, which has run the setup and never runs a block; interpreters are forks of it.
         sessions: The main session, with number 0, and its forks.
-        keeps_zygote: Whether an interpreter can be sealed, and its forks be told from each other.
+        keeps_zygote: Whether an interpreter can be sealed, and its forks be distinguished.
         is_touched: Whether user code may have run since everything was ended last.
     """
 
@@ -214,7 +214,7 @@ def _become_plain_python(descriptors: Iterable[int]) -> None:
 
 
 class InterpreterProcess:
-    """An interpreter. It runs after :meth:`start`, or after :meth:`fork_from` once the other one was told to fork.
+    """An interpreter. It runs after :meth:`start`, or after :meth:`fork_from` once the other one has forked.
 
     Commands and answers are queued in its pipes; the caller flushes these. Raises an ``OSError`` if there are not
     enough descriptors.
@@ -287,7 +287,7 @@ class InterpreterProcess:
         self.commands.add(payload)
 
     def fork_from(self, other: InterpreterProcess) -> None:
-        """Prepare it to be a fork of another interpreter, which is told to fork next.
+        """Prepare it to be a fork of another interpreter, which forks next.
 
         Raises an ``OSError`` if the descriptors cannot be sent; it is closed then.
         """

@@ -84,7 +84,7 @@ class Usage:
         self._measured = time.monotonic()
 
     def counts(self) -> tuple[int | None, int | None]:
-        """How many processes were killed for memory, and how many could not be started; ``None`` if nobody counts."""
+        """How many processes were killed for memory, and how many could not be started; ``None`` if the kernel does not count them."""
         return self._counters.oom_kills, self._counters.fork_failures
 
     def microseconds_since_last(self, own: int | None) -> int | None:

@@ -86,7 +86,7 @@ class SupervisedSession:
             self._listen(self.interpreter)
 
     def fork_from(self, other: SupervisedSession) -> None:
-        """Become a fork of another session, whose interpreter is told to fork next. Raises an ``OSError``."""
+        """Become a fork of another session, whose interpreter forks next. Raises an ``OSError``."""
         assert other.interpreter is not None, "it has one"
         child = InterpreterProcess(self.output)
         child.fork_from(other.interpreter)
@@ -162,7 +162,7 @@ class SupervisedSession:
         number, _ = RUN_HEAD.unpack_from(payload)
         block, self._setup = self._begin_block(number), None
         if number != self.results.present:
-            # whoever relies on its state has to know of this before anything runs
+            # the host has to know of the loss before the block runs
             self._end_block(block, ran=False)
             return
         if kind == Kind.SETUP:
@@ -404,7 +404,7 @@ class SupervisedSession:
             code,
             ran=ran,
             ended_here=ended_here,
-            # not what is written meanwhile: a background process may write for ever
+            # not what is written meanwhile: a background process may never stop writing
             output=self.output.read(),
             report=report,
             own=self.interpreter.pid if self.interpreter else None,
@@ -438,7 +438,7 @@ class SupervisedSession:
         """End the interpreter with everything that runs in this session. Raises :class:`OutOfControl`."""
         interpreter = self.source.drop()
         self._remove_left()
-        # counted even if there was none, so that whoever asks for another can tell the answer from older ones
+        # counted even if there was none, so that the host can distinguish the answer from older ones
         self.results.lose(reason)
         context = self._context
         if len(context.sessions) == 1:

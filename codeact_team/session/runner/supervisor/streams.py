@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MOMENT = 1
-"""Milliseconds. Nobody notices output that comes so much later."""
+"""Milliseconds by which output may be late: too few to be noticed."""
 
 # one for all: a new buffer of this size costs more than most reads
 _buffer = memoryview(bytearray(256 * KIB))
@@ -147,7 +147,7 @@ class PipeWriter:
         self._queue.append(piece)
 
     def write(self) -> bool:
-        """Write what there is room for. Returns whether all is written, also if nobody reads any more."""
+        """Write what there is room for. Returns whether all is written, or has no reader any more."""
         queue = self._queue
         try:
             while queue:
@@ -291,7 +291,7 @@ class OutputPipe:
             os.close(fd)
 
     def discard(self) -> None:
-        """Drop what has been written. Nobody may write any more."""
+        """Drop what has been written. No process may write any more."""
         while self.read():
             pass
         self._kept, self._dropped = bytearray(), 0

@@ -56,7 +56,7 @@ class Supervisor:
         self._main.prepare()
 
     def serve(self) -> None:
-        # the end of this process tells the host all that can be told
+        # the host learns the rest from the end of this process
         with suppress(HostGone, ProtocolError, OutOfControl):
             self._main.greet()
             self._context.loop.run()
