@@ -96,10 +96,8 @@ class Channel:
 
     def answers(self) -> Iterator[tuple[bytes, bytes]]:
         """Wait for answers until there will be no more: the token and the rest of each. For one thread only."""
-        frames, fd = FrameReader(ANSWERS), self.answering.require()
-        while data := read(fd, _PIPE_BYTES):
-            # before the callers resume: this releases the interpreter lock, and they would take it
-            self.answering.require()
+        frames = FrameReader(ANSWERS)
+        while data := read(self.answering.require(), _PIPE_BYTES):
             for _, payload in frames.feed(data):
                 yield payload[:TOKEN_BYTES], payload[TOKEN_BYTES:]
 
