@@ -69,8 +69,8 @@ class BlockAccount:
         present: The number of the present interpreter.
         ran: Whether the code began to run.
         exit_code: The exit code; ``None`` if the report contains it.
-        oom_kills: Processes killed for memory since the block began; ``None`` if nobody counts.
-        fork_failures: Processes that could not be started since then; ``None`` if nobody counts.
+        oom_kills: Processes killed for memory since the block began; ``None`` if the kernel does not count them.
+        fork_failures: Processes that could not be started since then; ``None`` if the kernel does not count them.
         processor_seconds: Processor time of everything inside since the last account; ``None`` if not known.
         loss: Why the interpreter before the present one was lost.
         output: The last of the block's output.
@@ -89,18 +89,13 @@ class BlockAccount:
 
     @property
     def lost(self) -> str | None:
-        """Why the interpreter of the block was lost, if it was."""
         return self.loss if self.interpreter not in (0, self.present) else None
 
     @classmethod
     def read(cls, payload: bytes) -> Self:
-        """Read the payload of a ``RESULT`` frame.
-
-        Raises:
-            ProtocolError: If it is not valid.
-        """
+        """Read the payload of a ``RESULT`` frame. Raises a ``ProtocolError`` if it is not valid."""
         try:
-            interpreter, present, ran, *numbers, microseconds, size_of_loss, size_of_output = (
+            (interpreter, present, ran, code, kills, failures, microseconds, size_of_loss, size_of_output) = (
                 RESULT_HEAD.unpack_from(payload)
             )
         except struct.error:
@@ -109,14 +104,13 @@ class BlockAccount:
         report = output + size_of_output
         if report > len(payload):
             raise ProtocolError("a result is cut short")
-        code, kills, failures = (None if number == UNKNOWN else number for number in numbers)
         return cls(
             interpreter,
             present,
             ran,
-            code,
-            kills,
-            failures,
+            None if code == UNKNOWN else code,
+            None if kills == UNKNOWN else kills,
+            None if failures == UNKNOWN else failures,
             None if microseconds < 0 else microseconds / 1_000_000,
             payload[RESULT_HEAD.size : output].decode(errors="replace") if size_of_loss else "",
             payload[output:report],
@@ -197,10 +191,6 @@ _starts = Turns(STARTS_AT_ONCE)
 class SessionChannel:
     """The frames of one session, the main one or a fork, to and from the supervisor. For one reader at a time.
 
-    Args:
-        connection: The stream that carries the frames.
-        number: The number of the session; 0 for the main one.
-
     Attributes:
         on_end: Awaited when the stream ends, to keep senders from sending.
     """
@@ -245,23 +235,23 @@ class SessionChannel:
 
     async def receive(self) -> tuple[int, bytes] | None:
         """Wait for the next frame; ``None`` once the stream has ended."""
-        while self.alive and not self._frames:
+        while self.alive:
+            if self._frames:
+                break
             await self.connection.read_for(self)
-        if not self.alive:
+        else:
             return None
         kind, payload = self._frames.popleft()
         self._size -= len(payload)
-        if self._size <= _MAX_WAITING:
+        if self._room is not None and self._size <= _MAX_WAITING:
             self._make_room()
         return kind, payload
 
     @property
     def has_frames(self) -> bool:
-        """Whether frames wait to be received."""
         return bool(self._frames)
 
     def put(self, kind: int, payload: bytes) -> None:
-        """Queue a frame to be received."""
         self._frames.append((kind, payload))
         self._size += len(payload)
 
@@ -292,9 +282,6 @@ def _wake(room: asyncio.Future[None]) -> None:
 class SupervisorConnection:
     """A supervisor in a sandbox, and the stream to and from it. Not bound to an event loop.
 
-    Args:
-        sandbox: A running sandbox, in which nothing else runs.
-
     Attributes:
         channels: The sessions whose frames the stream carries, by number; number 0 is the main session.
         forks_in: The directory of the workspace that contains the directories of forks.
@@ -324,17 +311,15 @@ class SupervisorConnection:
         return channel
 
     def close_forks(self) -> None:
-        """Note that all forks end."""
         for channel in [*self.channels.values()]:
             if channel.number:
                 channel.close()
 
     async def open(self) -> Greeting:
-        """Start the supervisor, and with it an interpreter. Returns its first frame.
+        """Start the supervisor, and with it an interpreter.
 
-        Raises:
-            SandboxError: If it cannot run in this sandbox, for example because there is no Python.
-            SandboxLostError: If the sandbox has ended, or the supervisor does not start in time.
+        Returns its first frame. Raises a ``SandboxError`` if it cannot run in this sandbox, for example because there
+        is no Python; a ``SandboxLostError`` if the sandbox has ended, or the supervisor does not start in time.
         """
         async with _starts:
             return await self._open()
@@ -371,14 +356,17 @@ class SupervisorConnection:
 
     async def read_for(self, channel: SessionChannel) -> None:
         """Read what comes next, for any channel, unless another task has read something for ``channel`` meanwhile."""
-        async with self._reading:
+        await self._reading.take()
+        try:
             if channel.has_frames or not channel.alive or self._process is None:
                 return
-            for other in [*self.channels.values()]:
+            for other in [*self.channels.values()] if len(self.channels) > 1 else ():
                 if other is not channel:
                     await other.wait_for_room()
             data = await self._process.read()
             problem = self._distribute(data) if data else _ENDED
+        finally:
+            self._reading.pass_on()
         if problem is not None:
             await self.end(problem)
 

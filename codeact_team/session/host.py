@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol
 
 from pydantic import JsonValue, ValidationError
@@ -120,12 +120,10 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether a block runs."""
         return self._control is not None
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests."""
         return self._channel.alive
 
     @property
@@ -177,7 +175,10 @@ class Session:
             request = frame(kind, RUN_HEAD.pack(self.interpreter, self._blocks), data)
         else:
             request = frame(Kind.SHELL, language.encode(), b"\n", data)
-        request = self._introduce(tools) + request
+        declarations = None if tools is None else tools.declarations
+        if declarations is not self._declared:
+            request = declaration_frame(declarations or ()) + request
+            self._declared = declarations
         self._tools = tools
         self._control, self._artifacts = control, []
         control.stop.add_done_callback(self._stopped)
@@ -255,20 +256,20 @@ class Session:
     async def _fork(self, count: int, forks: list[Session]) -> None:
         channels = [self._connection.new_channel() for _ in range(count)]
         request = {"forks": [channel.number for channel in channels], "directory": self.forks_in}
-        try:
-            _, answer = await self._exchange(frame(Kind.FORK, json.dumps(request).encode()), Kind.FORKED, "")
-            refused = Forked.model_validate_json(answer).refused
-        except BaseException as error:
+        with ExitStack() as if_not_forked:
             for channel in channels:
-                channel.close()
-            if not isinstance(error, ValidationError):
-                raise
-            await self._connection.end(GARBLED)
-            raise SandboxError(f"the session was lost: {GARBLED}") from None
-        if refused is not None:
-            for channel in channels:
-                channel.close()
-            raise ForkError(f"this session cannot be forked now: {refused}")
+                if_not_forked.callback(channel.close)
+            try:
+                _, answer = await self._exchange(
+                    frame(Kind.FORK, json.dumps(request).encode()), Kind.FORKED, ""
+                )
+                refused = Forked.model_validate_json(answer).refused
+            except ValidationError:
+                await self._connection.end(GARBLED)
+                raise SandboxError(f"the session was lost: {GARBLED}") from None
+            if refused is not None:
+                raise ForkError(f"this session cannot be forked now: {refused}")
+            if_not_forked.pop_all()
         for channel in channels:
             fork = Session(self._sandbox, channel)
             fork._declared = self._declared
@@ -333,22 +334,12 @@ class Session:
             await self._request(frame(Kind.END), Kind.DONE)
         self._channel.close()
 
-    def _introduce(self, tools: HostTools | None) -> bytes:
-        """The frame that declares the tools to the code, unless it knows them."""
-        declarations = None if tools is None else tools.declarations
-        if declarations is self._declared:
-            return b""
-        request = declaration_frame(declarations or ())
-        self._declared = declarations
-        return request
-
     def _stopped(self, stop: asyncio.Future[None]) -> None:
         # the loop may call this only after the block has ended
         if self._control is not None and self._control.stop is stop:
             self._expire()
 
     def _expire(self) -> None:
-        """Start ending the block."""
         if self._escalation is None:
             # first the interrupt, so that the code does not count as ended by itself
             self._escalation = asyncio.ensure_future(escalate(self._sandbox, self._channel.send))
@@ -374,7 +365,6 @@ class Session:
             await self._connection.end("it did not take the answer to a call")
 
     async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> BlockAccount | Exit:
-        """Handle the frames of the running block, until it ends."""
         while (received := await self._channel.receive()) is not None:
             kind, payload = received
             if kind == Kind.OUTPUT:
@@ -424,14 +414,8 @@ class Session:
 
     async def _request(self, request: bytes, answer: Kind, path: str = "") -> tuple[bytes, bytes]:
         """Send a request. Returns the content of the file that comes, and the payload of the answer."""
-        asking = asyncio.ensure_future(self._exchange(request, answer, path))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            # otherwise the next request would get this answer
-            with suppress(OSError, SandboxError):
-                await to_the_end(asking)
-            raise
+        # to the end, as the next request would get this answer otherwise
+        return await to_the_end(self._exchange(request, answer, path))
 
     async def _exchange(self, request: bytes, answer: Kind, path: str) -> tuple[bytes, bytes]:
         content = bytearray()
@@ -441,7 +425,7 @@ class Session:
                 while (received := await self._channel.receive()) is not None:
                     match received:
                         case Kind.READY, payload if self._is_old(payload) or answer != Kind.READY:
-                            # the answer to a restart that nobody has waited for
+                            # the answer to a restart that was not awaited
                             continue
                         case Kind.FILE, data if len(content) + len(data) <= MAX_FILE_BYTES:
                             content += data

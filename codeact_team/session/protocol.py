@@ -46,7 +46,7 @@ RUN_HEAD = struct.Struct(">II")
 RESULT_HEAD = struct.Struct(">II?hiiqHI")
 """The head of a result; see :attr:`Kind.RESULT`."""
 UNKNOWN = -1
-"""Stands for a number that is not known."""
+"""An unknown number."""
 
 
 class Kind(IntEnum):
@@ -101,7 +101,7 @@ class Kind(IntEnum):
       differ, the first one is lost, and the next block can run in the present one;
     - whether the code began to run; the exit code, ``UNKNOWN`` if the report contains it;
     - how many processes were killed for memory, and how many could not be started, since the block began: each ``UNKNOWN``
-      if nobody counts;
+      if the kernel does not count them;
     - the microseconds of processor time that everything in the sandbox has used since the last result, or ``UNKNOWN``;
     - the lengths of the first two of the texts that follow: why the interpreter before the present one was lost; the last of
       the output; and the report of the interpreter, unchecked, if there is one."""
@@ -134,10 +134,10 @@ class Kind(IntEnum):
     """Call a function of the host: first ``id`` (a number not in use), ``name`` (as declared), ``arguments`` (an object).
     Passed to the host, without the token, while the block runs; dropped otherwise. Answered by ``ANSWER``, in any order."""
     CANCEL = 68
-    """Nobody waits for the answer to the call ``id`` any more; at most once per call. Passed to the host like a ``CALL``,
+    """The caller of ``id`` waits no longer; at most once per call. Passed to the host like a ``CALL``,
     which is answered all the same."""
 
-    # from the supervisor to the interpreter, beside those that it passes on
+    # from the supervisor to the interpreter, apart from those that it passes on
     MOVE = 97
     """Change to the same place in another directory: ``home``, the directory so far, and ``to``."""
 

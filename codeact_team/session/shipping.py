@@ -41,11 +41,7 @@ _Source = tuple[str, bool, str | bytes]
 
 @cache
 def payload(*, plain: bool = False) -> bytes:
-    """All modules that run inside, in the form that ``runner/bootstrap.py`` reads.
-
-    Args:
-        plain: As of :func:`command`.
-    """
+    """All modules that run inside, in the form that ``runner/bootstrap.py`` reads."""
     root = resources.files(_PACKAGE)
     files = {
         f"{_PACKAGE}.protocol": root / "protocol.py",
@@ -118,13 +114,7 @@ def _bootstrap() -> str:
 
 
 def command(python: str, *, plain: bool = False) -> Sequence[str]:
-    """How to start the supervisor; its first input is the :func:`payload`.
-
-    Args:
-        python: The interpreter, as the sandbox sees it.
-        plain: Whether it is the same as this one, with the environment of the code and nothing that code has written, so
-            that the first interpreter can be a fork of the supervisor.
-    """
+    """How to start the supervisor; its first input is the :func:`payload`."""
     source = (_bootstrap(), "0", str(len(payload(plain=plain))))
     if plain:
         return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]

@@ -56,11 +56,6 @@ class ToolCalls:
     """The calls of one block, in the event loop that reads its stream.
 
     The owner has to await :meth:`aclose`.
-
-    Args:
-        tools: The tools that may be called; ``None`` for none.
-        send: Sends whole frames to the supervisor.
-        pause: See :meth:`codeact_team.core.execution.HostTools.call`.
     """
 
     def __init__(
@@ -89,14 +84,12 @@ class ToolCalls:
 
     @property
     def idle(self) -> bool:
-        """Whether all calls are answered, and the answers sent."""
         return not self._unanswered and self._sender is None
 
     def take(self, payload: bytes) -> None:
         """Begin a call, or queue it.
 
-        Raises:
-            ProtocolError: If it has no id, its id is in use, or too many calls are unanswered.
+        Raises a ``ProtocolError`` if it has no id, its id is in use, or too many calls are unanswered.
         """
         number = _id_of(payload)
         if (
@@ -119,9 +112,8 @@ class ToolCalls:
     def withdraw(self, payload: bytes) -> None:
         """Cancel a call if it is not answered yet.
 
-        Raises:
-            ProtocolError: If it has no id, or there are more withdrawals than calls: nothing else would limit them, and
-                the event loop would get no time.
+        Raises a ``ProtocolError`` if it has no id, or there are more withdrawals than calls: nothing else would limit
+        them, and the event loop would get no time.
         """
         number = _id_of(payload)
         if not self._withdrawable:
@@ -155,7 +147,7 @@ class ToolCalls:
             await asyncio.wait({self._sender})
 
     async def hang_up(self) -> None:
-        """Send nothing more, not even the rest of a frame, as nobody will read it."""
+        """Send nothing more, not even the rest of a frame, as it will not be read."""
         self._ended = True
         self._answers.clear()
         if self._sender is not None:
@@ -250,8 +242,7 @@ class ToolCalls:
 def declaration_frame(declarations: Sequence[Mapping[str, JsonValue]]) -> bytes:
     """Make the frame that declares the tools to the interpreter.
 
-    Raises:
-        SettingError: If they are too large for a frame.
+    Raises a ``SettingError`` if they are too large for a frame.
     """
     payload = json.dumps({"tools": [dict(one) for one in declarations]}).encode()
     if len(payload) > (limit := FROM_HOST[Kind.TOOLS]):

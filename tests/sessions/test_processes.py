@@ -8,11 +8,11 @@ import sys
 STARVED = """
 import itertools, os, time
 from codeact_team.sandbox.system.kernel import adopt_orphans
-from codeact_team.session.runner.supervisor.interpreter_process import Context, InterpreterProgram
+from codeact_team.session.runner.supervisor.interpreter_process import Context
 from codeact_team.session.runner.supervisor.streams import PollLoop
 
 adopt_orphans()
-context = Context(PollLoop(), InterpreterProgram({}, can_be_forked=False))
+context = Context(PollLoop(), {}, is_plain=False)
 script = "sleep 600 & sleep 600 & sleep 600"
 context.start(["/bin/sh", "-c", script], environment=os.environb, output=os.open(os.devnull, os.O_WRONLY), inherited={})
 # each look at the clock finds that other processes had the time in between

@@ -66,33 +66,8 @@ class _Shipped:
             spec.loader = module.__loader__ = SourceFileLoader(spec.name, spec.origin)
 
 
-class _Runner:
-    """Loads the modules of the runner, outside ``sys.modules``: the code may have modules of the same names."""
-
-    def __init__(self, sources: "dict[str, tuple[str, bool, str | bytes]]") -> None:
-        self._sources = sources
-        self._finder = _Shipped(sources)
-        self._loaded: dict[str, ModuleType] = {}
-
-    def load(self, name: str) -> ModuleType:
-        """The module ``name``."""
-        own = self._taken_out()
-        sys.modules.update(self._loaded)
-        sys.meta_path.insert(0, self._finder)  # pyright: ignore[reportArgumentType]
-        try:
-            __import__(name)
-            return sys.modules[name]
-        finally:
-            sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
-            self._loaded = self._taken_out()
-            sys.modules.update(own)
-
-    def _taken_out(self) -> "dict[str, ModuleType]":
-        return {name: sys.modules.pop(name) for name in self._sources if name in sys.modules}
-
-
 class Loaded:
-    """The runner, with its modules loaded.
+    """The runner, with its modules loaded, outside ``sys.modules``: the code may have modules of the same names.
 
     Args:
         data: The bytes.
@@ -101,21 +76,36 @@ class Loaded:
 
     def __init__(self, data: bytes, names: str) -> None:
         self._sources, standard = marshal.loads(data)
-        self._runner, finder = _Runner(self._sources), _Shipped(standard)
+        self._modules: dict[str, ModuleType] = {}
+        finder = _Shipped(standard)
         sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
-        self._main, *_ = [self._runner.load(name) for name in names.split(",")]
+        self._main, *_ = [self._load(name) for name in names.split(",")]
         sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
 
     def run(self, arguments: "list[str]") -> None:
-        """Run it, and end the process."""
         sys.path = _path
         sys.argv = [""]
         main = self._main
         # a program may continue as another one, with other arguments
-        while (then := main.main(self._sources, self._runner.load, arguments)) is not None:
+        while (then := main.main(self._sources, self._load, arguments)) is not None:
             name, arguments = then
-            main = self._runner.load(name)
+            main = self._load(name)
         os._exit(0)
+
+    def _load(self, name: str) -> ModuleType:
+        users, finder = self._taken_out(), _Shipped(self._sources)
+        sys.modules.update(self._modules)
+        sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
+        try:
+            __import__(name)
+            return sys.modules[name]
+        finally:
+            sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
+            self._modules = self._taken_out()
+            sys.modules.update(users)
+
+    def _taken_out(self) -> "dict[str, ModuleType]":
+        return {name: sys.modules.pop(name) for name in self._sources if name in sys.modules}
 
 
 if __name__ == "__main__":

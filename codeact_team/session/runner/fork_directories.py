@@ -17,17 +17,9 @@ _PIECE = 1 << 24
 def copy_content(source: str, target: str, leave_out: str) -> None:
     """Create the directory ``target`` with a copy of the content of ``source``.
 
-    Files are copied by reference if the file system can do that, otherwise without the holes of sparse files. Several names
-    of one file stay names of one copy, so the copy takes no more room. Links are copied as links; only files, directories
-    and links are copied.
-
-    Args:
-        source: A directory.
-        target: A path that does not exist.
-        leave_out: The prefix of the paths to leave out, below ``source``.
-
-    Raises:
-        OSError: If something cannot be read, or there is no room.
+    Files are copied by reference if the file system can do that, otherwise without the holes of sparse files. Several
+    names of one file stay names of one copy, so the copy takes no more room. Links are copied as links; only files,
+    directories and links are copied. Raises an ``OSError`` if something cannot be read, or there is no room.
     """
     os.makedirs(target)
     left_out = os.path.join(source, leave_out)
@@ -99,15 +91,8 @@ def _next_data(fd: int, position: int) -> int | None:
 def replace_content(source: str, target: str, leave_out: str) -> None:
     """Move the content of ``source`` to ``target`` and remove everything else there, except what is left out.
 
-    A file that has not been written since it was copied stays the same file, so nobody sees it as changed.
-
-    Args:
-        source: A directory.
-        target: Another directory.
-        leave_out: The prefix of the paths to leave out, below ``target``.
-
-    Raises:
-        OSError: If something cannot be moved or removed. A part of the work is done then.
+    A file that has not been written since it was copied stays the same file, so it does not count as changed. Raises an
+    ``OSError`` if something cannot be moved or removed; a part of the work is done then.
     """
     left_out = os.path.join(target, leave_out)
     pending = [(source, target)]

@@ -34,7 +34,7 @@ def prepare_user_site() -> None:
     if not site.ENABLE_USER_SITE:
         return
     place = site.getusersitepackages()
-    # Python ignores for ever a directory that is missing at the first import
+    # Python never looks again for a directory that is missing at the first import
     with suppress(OSError):
         os.makedirs(place, exist_ok=True)
     if place not in sys.path:

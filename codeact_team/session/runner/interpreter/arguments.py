@@ -30,12 +30,7 @@ _type_of: Any = type
 
 
 class BadArgument(Exception):
-    """A value cannot be sent to a tool.
-
-    Args:
-        kind: The class of the exception for the code.
-        text: What is wrong, without the place of the value, which comes before it.
-    """
+    """A value cannot be sent to a tool."""
 
     def __init__(self, kind: type[Exception], text: str) -> None:
         super().__init__(text)
@@ -73,19 +68,13 @@ class _TooLarge(BadArgument):
 def plain(arguments: dict[str, Any]) -> dict[str, Any]:
     """Copy arguments as plain JSON values.
 
-    Raises:
-        BadArgument: If one cannot be sent.
-        Exception: Whatever the methods of a value raise.
+    Raises a :class:`BadArgument` if one cannot be sent; an ``Exception`` whatever the methods of a value raise.
     """
     return _Copy().of(arguments)
 
 
 def encoded(arguments: dict[str, Any]) -> bytes:
-    """Write plain arguments as JSON.
-
-    Raises:
-        BadArgument: If they are too large.
-    """
+    """Write plain arguments as JSON. Raises a :class:`BadArgument` if they are too large."""
     data = encode(arguments).encode()
     if len(data) > _MAX_BYTES:
         raise _TooLarge(f"{len(data):,}")

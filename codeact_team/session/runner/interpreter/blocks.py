@@ -10,6 +10,7 @@ from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 
 # the function of signal makes an enum of each handler
 from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import CodeType, FrameType
@@ -27,7 +28,7 @@ class Interrupts:
     """Turns SIGINT into ``KeyboardInterrupt`` while a block runs.
 
     It is raised in the code of the block and of libraries, and in functions of the runner that are marked as interruptible.
-    Elsewhere in the runner it could do damage, and waits for :meth:`check`. If it hits the runner's event loop, a callback
+    In the rest of the runner it could do damage, and waits for :meth:`check`. If it hits the runner's event loop, a callback
     raises it, so that the loop can be interrupted as well.
     """
 
@@ -45,9 +46,9 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._handler)
 
     def arm(self) -> None:
-        """A block begins."""
         self.came = self._pending = False
-        self._earlier_threads = threading.enumerate()
+        # mostly there are no others
+        self._earlier_threads = threading.enumerate() if count_threads() else [threading.main_thread()]
         self._armed = True
 
     def disarm(self) -> None:
@@ -57,12 +58,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handler)
 
     def defer(self, base: CodeType, defer: Callable[[], object] | None) -> None:
-        """Call ``defer`` once, instead of raising, if no user code runs in what ``base`` has called.
-
-        Args:
-            base: The function that runs an event loop.
-            defer: Has ``KeyboardInterrupt`` raised in the loop; ``None`` when the loop has ended.
-        """
+        """Call ``defer`` once, instead of raising, if no user code runs in what ``base`` has called."""
         self._base, self._defer = base, defer
 
     @interruptible
@@ -116,6 +112,41 @@ _CO_COROUTINE = 0x80
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
+_FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+_MIN_DIVIDED = 40
+"""Characters; the tree of a shorter block takes no longer than a second compilation."""
+
+
+def _last_statement(code: str) -> int:
+    """Where the last statement starts, if that is a line on which one may start and what comes before can be compiled.
+
+    0 if the block must not be divided: an import from ``__future__`` has to come first, and applies to all of it.
+    """
+    if len(code) < _MIN_DIVIDED or "\r" in code or "__future__" in code:
+        return 0
+    end = len(code)
+    while (start := code.rfind("\n", 0, end) + 1) and code[start : start + 1] in "\n\t #)]}'\"":
+        end = start - 1
+    return start
+
+
+def _compiled(code: str, name: str) -> list[CodeType]:
+    """Compile code in parts: its statements, and its last expression."""
+    tree: Any = compile(code, name, "exec", _FLAGS | PyCF_ONLY_AST, dont_inherit=True)
+    body = tree.body
+    last = body.pop() if body and isinstance(body[-1], Expr) else None
+    flags, parts = _FLAGS, list[CodeType]()
+    if body:
+        parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
+        # an import from __future__ applies to the last expression, too, but not to later blocks
+        flags |= parts[0].co_flags & _FUTURES
+    if last is not None:
+        parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
+    return parts
+
+
 class Blocks:
     """Compiles blocks and runs them in ``namespace``."""
 
@@ -127,26 +158,19 @@ class Blocks:
     def compile(self, code: str, name: str) -> list[CodeType]:
         """Compile a block in parts: its statements, and its last expression, whose value goes to ``sys.displayhook``.
 
-        Raises:
-            SyntaxError: If it is not Python code.
-            Exception: If it cannot be compiled for other reasons, such as being nested too deeply.
+        Raises a ``SyntaxError`` if it is not Python code; an ``Exception`` if it cannot be compiled for other reasons,
+        such as being nested too deeply.
         """
-        flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
-        if "\n" not in code and "\\" not in code and not code[:1].isspace():
-            # compiles a single expression in a third of the time; anything else is compiled below
-            with suppress(SyntaxError):
-                return [compile(code, name, "eval", flags, dont_inherit=True)]
-        tree: Any = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
-        body = tree.body
-        last = body.pop() if body and isinstance(body[-1], Expr) else None
-        parts: list[CodeType] = []
-        if body:
-            parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
-            # an import from __future__ applies to the last expression, too, but not to later blocks
-            flags |= parts[0].co_flags & _FUTURES
-        if last is not None:
-            parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
-        return parts
+        with suppress(SyntaxError):
+            if "\n" not in code:
+                if "\\" not in code and not code[:1].isspace():
+                    # a single expression takes a third of the time; anything else is compiled below
+                    return [compile(code, name, "eval", _FLAGS, dont_inherit=True)]
+            elif start := _last_statement(code):
+                # only the tree of the last statement is needed, and a tree of everything takes longer than all the rest
+                last = _compiled("\n" * code.count("\n", 0, start) + code[start:], name)
+                return [compile(code[:start], name, "exec", _FLAGS, dont_inherit=True), *last]
+        return _compiled(code, name)
 
     def close_loop(self) -> str | None:
         """Close the event loop, which a fork cannot share; a later block gets another. Returns why that is impossible, or ``None``."""

@@ -1,4 +1,4 @@
-"""What the interpreter shares with its supervisor: pipes for frames, a socket for descriptors, and the standard streams.
+"""What the interpreter shares with its supervisor: pipes for frames, and the standard streams.
 
 Code may close, replace or redirect any of them.
 """
@@ -9,16 +9,13 @@ import errno
 import json
 import os
 import sys
-
-# without the module around it, which the code may not need
-from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 from collections import deque
 from fcntl import F_GETOWN, F_SETOWN, fcntl
 from io import BufferedWriter, FileIO, TextIOWrapper
 from os import get_blocking, read, write
 
-from codeact_team.sandbox.system.framing import FrameReader, frame, receive_with_descriptors
-from codeact_team.session.protocol import ANSWERS, BORN, FROM_INTERPRETER, KIB, TO_INTERPRETER, TOKEN_BYTES
+from codeact_team.sandbox.system.framing import FrameReader, frame
+from codeact_team.session.protocol import ANSWERS, FROM_INTERPRETER, KIB, TO_INTERPRETER, TOKEN_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,12 +34,8 @@ decode = json.JSONDecoder().decode
 class Descriptor:
     """Recognizes whether a descriptor still refers to the open file that it refers to now.
 
-    The open file is marked with an owner, which matters only for signals that nobody requests. Its inode would be a simpler
-    mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
-
-    Args:
-        fd: The descriptor.
-        owner: A process that outlives this object.
+    The open file is marked with an owner, which matters only for signals that are never requested. Its inode would be a
+    simpler mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
     """
 
     def __init__(self, fd: int, owner: int) -> None:
@@ -51,7 +44,6 @@ class Descriptor:
         fcntl(fd, F_SETOWN, owner)
 
     def is_intact(self) -> bool:
-        """Whether it still refers to the same open file."""
         try:
             return fcntl(self.fd, F_GETOWN) == self._owner
         except OSError:
@@ -121,33 +113,6 @@ def room(kind: Kind) -> int:
     return FROM_INTERPRETER[kind] - TOKEN_BYTES
 
 
-class ControlSocket:
-    """The socket by which descriptors for forks arrive, and by which a fork reports that it lives.
-
-    Args:
-        fd: Its number, whatever that refers to.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._socket = socket(AF_UNIX, SOCK_STREAM, 0, fd)
-
-    def receive(self, count: int) -> tuple[int, ...]:
-        """Receive descriptors that were sent together before.
-
-        Raises:
-            OSError: If there are not exactly so many.
-        """
-        _, descriptors, _ = receive_with_descriptors(self._socket, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
-        if len(descriptors) != count:
-            raise OSError("the descriptors of a fork have not arrived")
-        return tuple(descriptors)
-
-    def send_birth(self, problem: str = "") -> None:
-        """Report that this process lives, or why it cannot."""
-        self._socket.send(BORN + problem.encode("utf-8", "replace"))
-
-
 class Streams:
     """The standard streams: restores descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` after a block."""
 
@@ -161,7 +126,6 @@ class Streams:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All descriptors of the standard streams."""
         return (*self._copies, *self._copies.values())
 
     def _remember(self) -> None:

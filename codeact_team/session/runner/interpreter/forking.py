@@ -8,16 +8,19 @@ import signal
 import stat
 import sys
 import threading
+
+# without the module around it, which the code may not need
+from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from base64 import b64decode
 from contextlib import suppress
 from fcntl import F_GETFL, fcntl
 from warnings import catch_warnings, simplefilter
 
+from codeact_team.sandbox.system.framing import receive_with_descriptors
 from codeact_team.sandbox.system.kernel import PR_SET_DUMPABLE, checked, enter_domain, install_filter, prctl
-from codeact_team.session.protocol import DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
+from codeact_team.session.protocol import BORN, DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
 from codeact_team.session.runner.fork_directories import copy_content
-from codeact_team.session.runner.interpreter.channel import ControlSocket
 from codeact_team.session.runner.interpreter.user_code import one_line
 
 TYPE_CHECKING = False
@@ -32,21 +35,15 @@ _SHARED_AND_WRITABLE = "rw-s"
 
 
 class Forks:
-    """Forks this process. In the fork, the interpreter continues with new pipes.
-
-    Args:
-        channel: The pipes of frames.
-        streams: The standard streams.
-        control: The number of the socket by which descriptors arrive.
-        close_loop: Closes the event loop of the blocks, or returns why that is impossible.
-    """
+    """Forks this process. In the fork, the interpreter continues with new pipes."""
 
     def __init__(
         self, channel: Channel, streams: Streams, control: int, close_loop: Callable[[], str | None]
     ) -> None:
         self._channel = channel
         self._streams = streams
-        self._control = ControlSocket(control)
+        self._control = control
+        self._socket = socket(AF_UNIX, SOCK_STREAM, 0, control)
         self._close_loop = close_loop
         self._zygote: int | None = None
         """The sealed process: this one, or the one that it was forked from."""
@@ -62,24 +59,15 @@ class Forks:
         """How many threads Python counts here that exist only in the process that this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:
-        """Serve only as fork template from now on; see :attr:`Kind.SEAL`.
-
-        Args:
-            request: The payload.
-            own_threads: How many threads belong to the runner, beside the main one.
-            keeps_random_numbers: Whether the forks continue with the state of the random generators.
-
-        Returns:
-            Why that is impossible, or ``None``.
-        """
+        """Serve only as fork template from now on; see :attr:`Kind.SEAL`. Returns why that is impossible, or ``None``."""
         try:
             if request["has_domain"]:
-                (self._domain,) = self._control.receive(1)
+                (self._domain,) = self._receive_descriptors(1)
             if (refused := self._obstacle(own_threads)) is None:
                 self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
-                # the forks share these pages as long as nobody writes to them
+                # the forks share these pages until a process writes to them
                 gc.freeze()
                 return None
         except Exception as error:
@@ -90,16 +78,11 @@ class Forks:
     def fork(self, request: dict[str, Any], *, own_threads: int) -> tuple[bool, str | None]:
         """Fork this process; see :attr:`Kind.FORK`.
 
-        Args:
-            request: The payload.
-            own_threads: How many threads belong to the runner, beside the main one.
-
-        Returns:
-            Whether this process is a fork now; otherwise also why there are none, or ``None``.
+        Returns whether this process is a fork now; otherwise also why there are none, or ``None``.
         """
         births: list[tuple[int, ...]] = []
         try:
-            births += [self._control.receive(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
+            births += [self._receive_descriptors(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
             if self._zygote is None:
                 self.reap()
                 if (refused := self._obstacle(own_threads, births)) is not None:
@@ -129,7 +112,6 @@ class Forks:
         return None
 
     def reap(self) -> None:
-        """Reap the forks that have ended."""
         for pid in [*self._children]:
             try:
                 ended, _ = os.waitpid(pid, os.WNOHANG)
@@ -139,18 +121,33 @@ class Forks:
             if ended:
                 self._children.remove(pid)
 
-    def announce(self) -> None:
-        """Report that this fork lives."""
-        self._control.send_birth()
+    def send_birth(self, problem: str = "") -> None:
+        """Report that this fork lives, or why it cannot."""
+        self._socket.send(BORN + problem.encode("utf-8", "replace"))
+
+    def _receive_descriptors(self, count: int) -> tuple[int, ...]:
+        _, descriptors, _ = receive_with_descriptors(self._socket, 1, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
+        if len(descriptors) != count:
+            raise OSError("the descriptors of a fork have not arrived")
+        return tuple(descriptors)
 
     @property
     def _own_descriptors(self) -> tuple[int, ...]:
         domain = () if self._domain is None else (self._domain,)
-        return (*self._channel.descriptors, *self._streams.descriptors, self._control.fd, *domain)
+        return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
 
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
-        descriptors = (*self._own_descriptors, *sum(births, ()))
-        return self._close_loop() or obstacle(descriptors, own_threads, self._lost_threads)
+        """Why a fork would not be a true copy of this process, as a message for the author of the code."""
+        try:
+            return (
+                self._close_loop()
+                or _python_threads(own_threads + self._lost_threads)
+                or _native_threads(own_threads)
+                or _shared_descriptors((*self._own_descriptors, *sum(births, ())))
+                or _shared_memory()
+            )
+        except OSError as error:
+            return f"what it has open cannot be seen here: {error}"
 
     def _close_domain(self) -> None:
         domain, self._domain = self._domain, None
@@ -168,7 +165,7 @@ class Forks:
         *pipes, control, output = birth
         self._lost_threads = count_threads()
         try:
-            os.dup2(control, self._control.fd, inheritable=False)
+            os.dup2(control, self._control, inheritable=False)
             os.setsid()
             for theirs, own in zip(pipes, self._channel.descriptors, strict=True):
                 os.dup2(theirs, own, inheritable=False)
@@ -183,7 +180,7 @@ class Forks:
             set_random_numbers()
         except BaseException as error:
             with suppress(OSError):
-                self._control.send_birth(one_line(error))
+                self.send_birth(one_line(error))
             os._exit(1)
 
     def _unseal(self, zygote: int) -> None:
@@ -203,20 +200,12 @@ class Forks:
 def _seal(instructions: bytes, *, hide: bool) -> Iterable[int]:
     """Refuse system calls that are aimed at this process, here and in all its forks, and block all signals here.
 
-    Args:
-        instructions: The program of the system call filter.
-        hide: Whether to keep others from reading and tracing this process; needless outside the domain of its forks.
-
-    Returns:
-        The signals that were blocked before.
-
-    Raises:
-        OSError: If the kernel does not do that.
+    Returns the signals that were blocked before. Raises an ``OSError`` if the kernel does not do that.
     """
     if hide:
         checked(prctl(PR_SET_DUMPABLE, 0))
     install_filter(instructions)
-    # an open file can send a signal to its owner, whoever that is
+    # an open file can send a signal to its owner, which may be any process
     return signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
 
 
@@ -239,14 +228,8 @@ def change_directory(home: str, to: str) -> None:
         os.chdir(os.path.normpath(os.path.join(to, here)))
 
 
-def move(home: str, to: str) -> None:
-    """Like :func:`change_directory`, if possible: the code may have removed the directory."""
-    with suppress(OSError):
-        change_directory(home, to)
-
-
 def _fork_orphans(count: int) -> int | None:
-    """Fork this process ``count`` times, so that the forks become children of whoever adopts orphans.
+    """Fork this process ``count`` times, so that the process that adopts orphans becomes their parent.
 
     Returns the number of the fork in each of them, from 0; here ``None``, once they are adopted.
     """
@@ -297,25 +280,6 @@ def _reseed() -> None:
         # the code may have put anything there
         with suppress(Exception):
             numpy.seed()
-
-
-def obstacle(own_descriptors: Iterable[int], own_threads: int, lost_threads: int) -> str | None:
-    """Why a fork would not be a true copy of this process, as a message for the author of the code; ``None`` if it would.
-
-    Args:
-        own_descriptors: Descriptors of the runner, which a fork replaces.
-        own_threads: How many threads belong to the runner, beside the main one.
-        lost_threads: How many threads Python counts that do not exist in this process.
-    """
-    try:
-        return (
-            _python_threads(own_threads + lost_threads)
-            or _native_threads(own_threads)
-            or _shared_descriptors(own_descriptors)
-            or _shared_memory()
-        )
-    except OSError as error:
-        return f"what it has open cannot be seen here: {error}"
 
 
 def _python_threads(own: int) -> str | None:

@@ -6,7 +6,7 @@ import builtins
 import gc
 import os
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from os import getpid
 from types import ModuleType
@@ -44,13 +44,7 @@ _display = sys.displayhook
 
 
 class Interpreter:
-    """Runs the blocks that arrive through ``channel``, one after the other.
-
-    Args:
-        channel: The pipes of frames.
-        control: The number of the socket by which the descriptors of forks arrive.
-        load: Imports a module of the runner.
-    """
+    """Runs the blocks that arrive through ``channel``, one after the other."""
 
     def __init__(self, channel: Channel, control: int, load: Callable[[str], Any]) -> None:
         self._channel = channel
@@ -92,17 +86,22 @@ class Interpreter:
                 self._fork_or_seal(kind, token, decode(payload.decode()))
                 continue
             if kind is Kind.MOVE:
-                self._load(_FORKING).move(**decode(payload.decode()))
+                # the code may have removed the directory
+                with suppress(OSError):
+                    self._load(_FORKING).change_directory(**decode(payload.decode()))
                 continue
             _, number = RUN_HEAD.unpack_from(payload)
             name = f"<block {number}>"
             code = payload[RUN_HEAD.size :].decode()
             # random generators that a setup has seeded stay so in forks of this interpreter
             self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
-            with written_by_code_last() if kind is Kind.SETUP else nullcontext():
+            if kind is Kind.SETUP:
+                with written_by_code_last():
+                    report = self._run(code, name, token)
+            else:
                 report = self._run(code, name, token)
             self._channel.send(Kind.REPORT, token, report)
-            # nobody waits for this any more
+            # the supervisor does not wait for this
             self._sources.settle(name, self._parts)
             self._streams.restore()
 
@@ -131,7 +130,7 @@ class Interpreter:
         self._pid = getpid()
         if calls is not None:
             calls.begin_process()
-        self._forks.announce()
+        self._forks.send_birth()
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()

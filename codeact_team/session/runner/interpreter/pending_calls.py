@@ -37,13 +37,7 @@ _PATIENCE = 1.0
 
 
 class _Call:
-    """A call, and its result.
-
-    Args:
-        request: The payload behind the id.
-        wake: Wakes the caller. Raises a ``RuntimeError`` if the caller does not wait any more.
-        thread: The thread that waits, if one does.
-    """
+    """A call, and its result."""
 
     def __init__(self, request: bytes, wake: Callable[[], object], thread: int | None = None) -> None:
         self.number = 0
@@ -82,7 +76,6 @@ class Calls:
 
     @property
     def threads(self) -> int:
-        """How many threads belong to the runner."""
         return int(self._listening)
 
     def begin_process(self) -> None:
@@ -101,7 +94,6 @@ class Calls:
         """The outermost frame of the work of each thread that has outlived the last block."""
 
     def begin(self, token: bytes) -> None:
-        """A block begins."""
         self._token = token
 
     def end(self) -> None:
@@ -114,7 +106,7 @@ class Calls:
             self._queue.clear()
         _fail(calls, _ENDED)
         self._left_behind = {}
-        # beside the one that reads answers
+        # apart from the one that reads answers
         if count_threads() > self._listening:
             workers = _workers_of_pools()
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
@@ -217,7 +209,6 @@ class Calls:
         self._send(ready, token)
 
     def _give_up(self, reason: str) -> None:
-        """Fail all calls, now and later."""
         with self._lock:
             self._broken = f"tools cannot be called any more: {reason}"
             calls = self._unanswered()
@@ -225,7 +216,7 @@ class Calls:
         _fail(calls, self._broken)
 
     def _cancel(self, call: _Call) -> None:
-        """Cancel a call for which nobody waits any more. It takes up room until it is answered."""
+        """Cancel a call whose caller waits no longer. It takes up room until it is answered."""
         if getpid() != self._pid:
             return
         with self._lock:

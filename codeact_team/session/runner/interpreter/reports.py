@@ -64,7 +64,6 @@ class FinalAnswer:
             self._set(self.text, _SHORT_ANSWER)
 
     def report(self) -> dict[str, object]:
-        """Its part of a report; see ``Kind.REPORT``."""
         return {"answer": self.text, "answer_is_json": self._is_json, "answer_problem": self._problem}
 
     def _set(self, text: str, limit: int) -> None:
@@ -107,7 +106,6 @@ def _text(value: object) -> str:
 
 
 def _as_json(value: object) -> object:
-    """Convert a value that JSON lacks, inside one that it has."""
     if issubclass(type(value), _SETS):
         return list(value)  # pyright: ignore[reportArgumentType, reportUnknownVariableType, reportCallIssue]
     return str(value)
@@ -327,10 +325,9 @@ class ShownFigures:
         """The number and the picture of each figure, in order."""
         os.environ.setdefault("MPLBACKEND", "Agg")
         filterwarnings("ignore", message="FigureCanvasAgg is non-interactive", category=UserWarning)
-        sys.meta_path.insert(0, _PyplotFinder(self._watch))
+        sys.meta_path.insert(0, _PyplotWatcher(self._watch))
 
     def _watch(self, pyplot: Any) -> None:
-        """Make ``show`` draw what it shows."""
         show = getattr(pyplot, "show", None)
         if show is None:
             return
@@ -357,11 +354,12 @@ class ShownFigures:
                 self.drawn.append((number, data))
 
 
-class _PyplotFinder:
-    """Finds ``matplotlib.pyplot`` as the other finders would, and calls ``watch`` with the module when it is loaded."""
+class _PyplotWatcher:
+    """Finds and loads ``matplotlib.pyplot`` as the others would, and calls ``watch`` with the module when it is loaded."""
 
     def __init__(self, watch: Callable[[Any], None]) -> None:
         self._watch = watch
+        self._loader: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "matplotlib.pyplot":
@@ -369,21 +367,14 @@ class _PyplotFinder:
         others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in others if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            loader: Any = _WatchingLoader(spec.loader, self._watch)
-            spec.loader = loader
+            self._loader, spec.loader = spec.loader, self  # pyright: ignore[reportAttributeAccessIssue]
         return spec
-
-
-class _WatchingLoader:
-    def __init__(self, loader: Any, watch: Callable[[Any], None]) -> None:
-        self._loader = loader
-        self._watch = watch
 
     def create_module(self, spec: Any) -> Any:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        # from now on the module looks as if this loader had never existed
+        # from now on the module looks as if this had never existed
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         self._watch(module)

@@ -50,7 +50,6 @@ class Media:
         self.data = data
 
     def image(self) -> Any:
-        """Return the picture as an image of PIL's."""
         from PIL import Image
 
         return Image.open(BytesIO(self.data))
@@ -66,7 +65,7 @@ class Media:
 
 
 CLASSES = (ToolError, ToolDenied, ToolTimeout, Media)
-"""The members of the module ``tools`` beside the tools."""
+"""The members of the module ``tools`` apart from the tools."""
 for _class in CLASSES:
     _class.__module__ = "tools"
 

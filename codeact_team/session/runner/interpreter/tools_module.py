@@ -38,10 +38,6 @@ class _Text:
 class Parameters:
     """The parameters of a tool: binds the arguments of a call to them, and shows them.
 
-    Args:
-        function: The name of the tool, for errors.
-        declaration: See :attr:`codeact_team.core.execution.HostTools.declarations`.
-
     Attributes:
         names: The names by the keys that the host knows.
     """
@@ -64,8 +60,7 @@ class Parameters:
     def bind(self, positional: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by their keys.
 
-        Raises:
-            TypeError: As of Python itself, if the tool cannot be called like that.
+        Raises a ``TypeError`` as of Python itself, if the tool cannot be called like that.
         """
         renamed: dict[str, Any] = {}
         for given, value in named.items():
@@ -152,7 +147,6 @@ class Tool:
         return self._calls.call(self._request(arguments, named))
 
     async def aio(self, /, *arguments: Any, **named: Any) -> Any:
-        """The same, to be awaited."""
         return await self._calls.call_async(self._request(arguments, named))
 
     def __get__(self, instance: object, owner: object = None) -> Tool:
@@ -167,7 +161,6 @@ class Tool:
         return self._parameters.signature()
 
     def usage(self) -> str:
-        """Show how it is called."""
         return f"tools.{self._path}({self._parameters})"
 
     def line(self) -> str:
@@ -201,7 +194,7 @@ class _Names(list[str]):
     """The names that ``from tools import *`` binds."""
 
     def __contains__(self, name: object) -> bool:
-        # help() asks for the names to show beside the docstring, which has a line for each already
+        # help() asks for the names to show after the docstring, which has a line for each already
         return False
 
 

@@ -173,7 +173,6 @@ class Sources:
 
 
 def _leaves_code(code: CodeType) -> bool:
-    """Whether ``code`` defines anything that can be called after it has run."""
     return any(
         constant.co_name not in _COMPREHENSIONS or _leaves_code(constant)
         for constant in code.co_consts

@@ -1,7 +1,7 @@
 """Keeps the code from reading, tracing, signalling and imitating the process that supervises it.
 
-The code runs as the same user in the same sandbox, so the kernel has to tell them apart. Linux only; elsewhere nothing
-is guarded, and the host is told so.
+The code runs as the same user in the same sandbox, so the kernel has to distinguish them. Linux only; on other
+systems nothing is guarded, which the greeting reports.
 """
 
 from __future__ import annotations
@@ -100,11 +100,7 @@ class Guard:
     def shield(self, process: int | None) -> bytes:
         """Guard another process like this one against the children that call :meth:`enter_child` from now on.
 
-        Args:
-            process: The leader of a process group; ``None`` to stop guarding one.
-
-        Returns:
-            The program of a system call filter that it has to install itself, against what it starts.
+        Returns the program of a system call filter that it has to install itself, against what it starts.
         """
         self._shield = None if process is None else assemble(_aimed_at(process))
         return self._shield or b""

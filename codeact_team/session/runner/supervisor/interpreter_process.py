@@ -74,64 +74,44 @@ _HANDLERS_OF_PYTHON = {
 
 
 class OutOfControl(Exception):
-    """Something cannot be ended. Whoever owns the sandbox has to clear it."""
+    """A process cannot be ended. The owner of the sandbox has to clear it."""
 
 
 class Born(BaseException):
     """Raised in a fork that is to be an interpreter from now on, with the arguments of that."""
 
 
-class InterpreterProgram:
-    """What an interpreter is started from.
-
-    Args:
-        sources: The modules of the runner, as this process has received them.
-        can_be_forked: Whether a fork of this process will do, as long as nothing of the user's code has reached it.
-    """
-
-    def __init__(self, sources: dict[str, tuple[str, bool, str | bytes]], *, can_be_forked: bool) -> None:
-        self.can_be_forked = can_be_forked
-        if not sys.executable:
-            raise OSError("this Python does not know its own path")
-        self._sources = sources
-
-    def payload(self) -> bytes:
-        """What the interpreter reads at its start."""
-        return marshal.dumps((self._sources, {}))
-
-    def argv(self, payload: bytes, arguments: list[str]) -> list[str]:
-        """The command that starts it. The first of the arguments is the descriptor of the payload."""
-        _, _, bootstrap = self._sources[f"{_RUNNER}.bootstrap"]
-        assert isinstance(bootstrap, str), "it comes as source, so that any Python can run it"
-        source = (arguments[0], str(len(payload)), INTERPRETER)
-        return [sys.executable, "-u", "-c", bootstrap, *source, *arguments]
-
-
 class Context:
     """What the sessions in one sandbox share.
 
     Attributes:
+        sources: The modules of the runner.
+        is_plain: Whether a fork of this process can be the next interpreter, as no user code has reached it.
         zygote: A sealed interpreter, which has run the setup and never runs a block; interpreters are forks of it.
         sessions: The main session, with number 0, and its forks.
-        keeps_zygote: Whether an interpreter can be sealed, and its forks be told from each other.
+        keeps_zygote: Whether an interpreter can be sealed, and its forks be distinguished.
         is_touched: Whether user code may have run since everything was ended last.
     """
 
-    def __init__(self, loop: PollLoop, program: InterpreterProgram) -> None:
+    def __init__(
+        self, loop: PollLoop, sources: dict[str, tuple[str, bool, str | bytes]], *, is_plain: bool
+    ) -> None:
+        if not sys.executable:
+            raise OSError("this Python does not know its own path")
         self.loop = loop
-        self.program = program
+        self.sources = sources
+        self.is_plain = is_plain
         self._oom_score = OomScore()
         self.guard = Guard()
         self.processes = ProcessTree()
-        self.usage = Usage()
         self.zygote: InterpreterProcess | None = None
         self.sessions: dict[int, SupervisedSession] = {}
         self.keeps_zygote = self.guard.can_shield and self.processes.can_list
         self.is_touched = False
+        self.usage = Usage(lambda: self.interpreters)
 
     @property
     def interpreters(self) -> list[int]:
-        """The processes of all living interpreters."""
         living = [session.interpreter for session in self.sessions.values()]
         return [one.pid for one in (self.zygote, *living) if one is not None]
 
@@ -160,20 +140,10 @@ class Context:
         inherited: Mapping[int, int],
         directory: str | None = None,
     ) -> int:
-        """Start a program in a session of its own, with empty stdin. If that fails in the child, it exits with 126.
+        """Start a program in a session of its own, with empty stdin.
 
-        Args:
-            argv: The program's path and its arguments; ``None`` to continue in a fork of this process.
-            environment: Its whole environment.
-            output: Its stdout and stderr, which only it and its descendants have.
-            inherited: The other descriptors that it gets: its number for each, and the number here.
-            directory: Where it starts, if that still exists; by default the directory of this process.
-
-        Returns:
-            Its process id; 0 in a fork of this process, which has these streams and only these descriptors.
-
-        Raises:
-            OSError: If it cannot be forked.
+        If that fails in the child, it exits with 126. Returns its process id; 0 in a fork of this process, which has
+        these streams and only these descriptors. Raises an ``OSError`` if it cannot be forked.
         """
         with self._oom_score:
             pid = os.fork()
@@ -233,7 +203,6 @@ def _prepare_child(output: int, inherited: Mapping[int, int], directory: str | N
 
 
 def _become_plain_python(descriptors: Iterable[int]) -> None:
-    """Undo, in a fork of this process, what distinguishes it from a Python that was just started."""
     for number, handler in _HANDLERS_OF_PYTHON.items():
         signal.signal(number, handler)
     signal.set_wakeup_fd(-1)
@@ -245,12 +214,10 @@ def _become_plain_python(descriptors: Iterable[int]) -> None:
 
 
 class InterpreterProcess:
-    """An interpreter. It runs after :meth:`start`, or after :meth:`fork_from` once the other one was told to fork.
+    """An interpreter. It runs after :meth:`start`, or after :meth:`fork_from` once the other one has forked.
 
-    Commands and answers are queued in its pipes; the caller flushes these.
-
-    Args:
-        output: Its stdout and stderr.
+    Commands and answers are queued in its pipes; the caller flushes these. Raises an ``OSError`` if there are not
+    enough descriptors.
 
     Attributes:
         pid: Its process id, and that of its group and session; 0 until it is known.
@@ -262,9 +229,6 @@ class InterpreterProcess:
         was_used: Whether it was given a block.
         is_pristine: Whether it has run nothing but setups, and can still be sealed.
         setups: The setups that it has run.
-
-    Raises:
-        OSError: If there are not enough descriptors.
     """
 
     def __init__(self, output: OutputPipe) -> None:
@@ -295,22 +259,21 @@ class InterpreterProcess:
     def start(self, context: Context, *, is_pristine: bool) -> None:
         """Start it as a program, or as a fork of this process.
 
-        Args:
-            context: What starts it.
-            is_pristine: Whether it can be sealed before it runs a block.
-
-        Raises:
-            OSError: If it cannot be started. It is closed then.
-            Born: In the fork.
+        Raises an ``OSError`` if it cannot be started; it is closed then; a :class:`Born` in the fork.
         """
-        program = context.program
         self.is_pristine = is_pristine
         arguments = [*map(str, self._theirs)]
-        is_fork, program.can_be_forked = program.can_be_forked, False
-        payload = b"" if is_fork else program.payload()
+        argv, payload = None, b""
+        if not context.is_plain:
+            payload = marshal.dumps((context.sources, {}))
+            _, _, bootstrap = context.sources[f"{_RUNNER}.bootstrap"]
+            assert isinstance(bootstrap, str), "it comes as source, so that any Python can run it"
+            source = (arguments[0], str(len(payload)), INTERPRETER)
+            argv = [sys.executable, "-u", "-c", bootstrap, *source, *arguments]
+        context.is_plain = False
         try:
             self.pid = context.start(
-                None if is_fork else program.argv(payload, arguments),
+                argv,
                 environment=user_site.hidden(os.environb),
                 output=self._output,
                 inherited={fd: fd for fd in self._theirs},
@@ -324,10 +287,9 @@ class InterpreterProcess:
         self.commands.add(payload)
 
     def fork_from(self, other: InterpreterProcess) -> None:
-        """Prepare it to be a fork of another interpreter, which is told to fork next.
+        """Prepare it to be a fork of another interpreter, which forks next.
 
-        Raises:
-            OSError: If the descriptors cannot be sent. It is closed then.
+        Raises an ``OSError`` if the descriptors cannot be sent; it is closed then.
         """
         try:
             self._control.setsockopt(SOL_SOCKET, _SO_PASSCRED, 1)
@@ -364,7 +326,6 @@ class InterpreterProcess:
             self.commands.add(frame(Kind.TOOLS, bytes(TOKEN_BYTES), tools))
 
     def run(self, kind: int, token: bytes, block: bytes) -> None:
-        """Give it a block."""
         self.was_used = True
         command = frame(kind, token, block)
         self._size_of_last = len(command)

@@ -21,7 +21,7 @@ from codeact_team.session.protocol import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from codeact_team.sandbox.system.process_tree import ProcessInfo
     from codeact_team.session.runner.supervisor.shells import Shell
@@ -72,42 +72,40 @@ class Usage:
 
     The processor time is that of the control group, if this process sees its own. Otherwise it is that of the interpreters
     and of all processes that have ended and were reaped; code can then hide what its children use.
+    ``living`` returns the processes of all interpreters.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, living: Callable[[], Collection[int]]) -> None:
+        self._living = living
         self._counters = GroupCounters.of_this_process()
         self._ticks: dict[int, int] = {}
         """The processor time of each interpreter, as last seen."""
-        self._before = self._seconds(None, ()) or 0.0
+        self._before = self._seconds(None) or 0.0
         self._measured = time.monotonic()
 
     def counts(self) -> tuple[int | None, int | None]:
-        """How many processes were killed for memory, and how many could not be started; ``None`` if nobody counts."""
+        """How many processes were killed for memory, and how many could not be started; ``None`` if the kernel does not count them."""
         return self._counters.oom_kills, self._counters.fork_failures
 
-    def microseconds_since_last(self, own: int | None, living: Collection[int]) -> int | None:
-        """Microseconds of processor time since the last call; ``None`` if not known.
-
-        Args:
-            own: The process of the interpreter that has run something, if one has.
-            living: The processes of all interpreters.
-        """
+    def microseconds_since_last(self, own: int | None) -> int | None:
+        """Microseconds of processor time since the last call; ``None`` if not known."""
         if not self._counters.measures_time:
             if (measured := time.monotonic()) - self._measured < 1 / _TICKS:
                 # that clock has not ticked since; less than a tick counts later
                 return 0
             self._measured = measured
-        seconds = self._seconds(own, living)
+        seconds = self._seconds(own)
         if seconds is None:
             return None
         used, self._before = max(0.0, seconds - self._before), max(seconds, self._before)
         return round(used * _MICROSECONDS)
 
-    def _seconds(self, own: int | None, living: Collection[int]) -> float | None:
+    def _seconds(self, own: int | None) -> float | None:
         if (seconds := self._counters.processor_seconds()) is not None:
             return seconds
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         # the other interpreters were measured when they had run something
+        living = self._living()
         self._ticks = {pid: ticks for pid, ticks in self._ticks.items() if pid in living}
         if own is not None:
             try:
@@ -131,7 +129,6 @@ class SessionResults:
         self._counts = usage.counts()
 
     def lose(self, reason: str) -> None:
-        """Note that the present interpreter is gone, or cannot be started."""
         self.present += 1
         self._loss = reason
 
@@ -145,25 +142,12 @@ class SessionResults:
         output: bytes,
         report: bytes,
         own: int | None,
-        living: Collection[int],
     ) -> bytes:
-        """Build the ``RESULT`` frame of a block.
-
-        Args:
-            block: The block.
-            code: Its exit code; ``None`` if the report contains it.
-            ran: Whether its code began to run.
-            ended_here: Whether this process has killed what ran it.
-            output: The last of its output.
-            report: The report of the interpreter.
-            own: The process of the session's interpreter.
-            living: The processes of all interpreters.
-        """
         (ooms, failures), self._counts = self._counts, self._usage.counts()
         oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
         if oom_kills == UNKNOWN and ended_here:
             oom_kills = 0
-        used = self._usage.microseconds_since_last(own, living)
+        used = self._usage.microseconds_since_last(own)
         reason = self._loss.encode(errors="replace")[:_MAX_REASON]
         head = RESULT_HEAD.pack(
             block.interpreter,

@@ -50,12 +50,6 @@ def remove_home(directory: str) -> None:
 class SupervisedSession:
     """A session.
 
-    Args:
-        context: What the sessions share.
-        number: Its number; 0 for the main session, which gets another interpreter if it loses one.
-        host: Its channel to the host.
-        home: The directory in which its code starts.
-
     Attributes:
         results: Reports how its blocks end.
         source: The source of its interpreter.
@@ -81,30 +75,18 @@ class SupervisedSession:
         self._block: RunningBlock | None = None
         self._setup: bytes | None = None
         """The code of the block, if it is a setup."""
-        self._handlers: dict[int, Callable[[bytes], None]] = {
-            Kind.RUN: partial(self._run_python, Kind.RUN),
-            Kind.SETUP: partial(self._run_python, Kind.SETUP),
-            Kind.SHELL: self._run_shell,
-            Kind.INTERRUPT: self._interrupt,
-            Kind.KILL: self._kill,
-            Kind.TOOLS: self._take_tools,
-            Kind.ANSWER: self._answer,
-            **{kind: partial(self._file_request, kind) for kind in workspace_files.REQUESTS},
-        }
 
     @property
     def interpreter(self) -> InterpreterProcess | None:
-        """The present interpreter, if there is one."""
         return self.source.interpreter
 
     def begin(self) -> None:
-        """Start listening to the output and the interpreter."""
         self._context.loop.on_readable(self.output.fd, self._on_output, can_wait=True)
         if self.interpreter:
             self._listen(self.interpreter)
 
     def fork_from(self, other: SupervisedSession) -> None:
-        """Become a fork of another session, whose interpreter is told to fork next. Raises an ``OSError``."""
+        """Become a fork of another session, whose interpreter forks next. Raises an ``OSError``."""
         assert other.interpreter is not None, "it has one"
         child = InterpreterProcess(self.output)
         child.fork_from(other.interpreter)
@@ -132,7 +114,6 @@ class SupervisedSession:
         self._left = other.home
 
     def greet(self) -> None:
-        """Tell the host that this session takes requests."""
         greeting = {"interpreter": self.results.present, "unguarded": self._context.guard.unguarded}
         self.host.send(frame(Kind.READY, json.dumps(greeting).encode()))
 
@@ -140,12 +121,27 @@ class SupervisedSession:
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError`` if it is not for a session."""
-        if (handle := self._handlers.get(kind)) is None:
-            raise ProtocolError(f"a session does not handle {Kind(kind).name}")
-        handle(payload)
+        if kind in (Kind.RUN, Kind.SETUP):
+            self._run_python(kind, payload)
+        elif kind == Kind.ANSWER:
+            self._answer(payload)
+        elif kind == Kind.SHELL:
+            self._run_shell(payload)
+        elif kind == Kind.INTERRUPT:
+            self._interrupt()
+        elif kind == Kind.KILL:
+            self._kill()
+        elif kind == Kind.TOOLS:
+            self.require_idle()
+            self.tools = payload
+        elif kind in workspace_files.REQUESTS:
+            self.require_idle()
+            for piece in workspace_files.answers(kind, payload, self._files):
+                self.host.send(piece)
+        else:
+            raise ProtocolError(f"a session does not handle a frame of kind {kind}")
 
     def flush_answers(self) -> None:
-        """Write the answers that came together."""
         if self.interpreter and self.interpreter.answers:
             self._context.loop.flush(self.interpreter.answers)
 
@@ -160,13 +156,13 @@ class SupervisedSession:
             self.host.send(kept)
         return RunningBlock(interpreter)
 
-    def _run_python(self, kind: Kind, payload: bytes) -> None:
+    def _run_python(self, kind: int, payload: bytes) -> None:
         if len(payload) < RUN_HEAD.size:
             raise ProtocolError("a block without the number of its interpreter")
         number, _ = RUN_HEAD.unpack_from(payload)
         block, self._setup = self._begin_block(number), None
         if number != self.results.present:
-            # whoever relies on its state has to know of this before anything runs
+            # the host has to know of the loss before the block runs
             self._end_block(block, ran=False)
             return
         if kind == Kind.SETUP:
@@ -176,6 +172,10 @@ class SupervisedSession:
                 self._end_block(block, report=_SUCCESS)
                 return
         self._block = block
+        if self._setup is None and self.interpreter and not self.interpreter.is_pristine:
+            # as most do
+            self._give(block, kind, payload)
+            return
         self.source.get(
             partial(self._give, block, kind, payload),
             self._give_up,
@@ -183,7 +183,7 @@ class SupervisedSession:
             is_fork=self.number != 0,
         )
 
-    def _give(self, block: RunningBlock, kind: Kind, payload: bytes) -> None:
+    def _give(self, block: RunningBlock, kind: int, payload: bytes) -> None:
         assert self.interpreter is not None, "it is there by now"
         if block.interrupted:
             self._end_block(block, _INTERRUPTED, ran=False)
@@ -222,7 +222,7 @@ class SupervisedSession:
             return
         self._context.loop.on_readable(block.shell.fd, self._on_shell)
 
-    def _interrupt(self, _: bytes) -> None:
+    def _interrupt(self) -> None:
         if (block := self._block) is None:
             return
         block.interrupted = True
@@ -230,7 +230,7 @@ class SupervisedSession:
         if leader and not self.source.is_busy:
             self._context.processes.interrupt(leader.pid)
 
-    def _kill(self, _: bytes) -> None:
+    def _kill(self) -> None:
         if (block := self._block) is None:
             return
         if block.shell:
@@ -251,10 +251,6 @@ class SupervisedSession:
         self.output.discard()
         self.prepare()
 
-    def _take_tools(self, payload: bytes) -> None:
-        self.require_idle()
-        self.tools = payload
-
     def _answer(self, payload: bytes) -> None:
         block, interpreter = self._block, self.interpreter
         if block is None or block.shell or interpreter is None:
@@ -263,11 +259,6 @@ class SupervisedSession:
         if not interpreter.answer(block.token, payload):
             self._lose(interpreter, _DEAF)
         self._context.loop.wait_for_more()
-
-    def _file_request(self, kind: Kind, payload: bytes) -> None:
-        self.require_idle()
-        for piece in workspace_files.answers(kind, payload, self._files):
-            self.host.send(piece)
 
     # the source of interpreters
 
@@ -297,7 +288,6 @@ class SupervisedSession:
             self._end_block(self._block, ran=False)
 
     def on_zygote_end(self, zygote: InterpreterProcess) -> None:
-        """Handle the unexpected end of the zygote."""
         if self.source.on_zygote_end(zygote):
             self.results.lose("it ended")
 
@@ -378,13 +368,7 @@ class SupervisedSession:
     # ends
 
     def _lose(self, interpreter: InterpreterProcess, reason: str, status: int | None = None) -> None:
-        """End what is left of an interpreter and of its processes, and prepare another one.
-
-        Args:
-            interpreter: The interpreter.
-            reason: Why it is lost.
-            status: How it has ended, as :func:`os.waitpid` returns it; ``None`` if it has not ended by itself.
-        """
+        """End what is left of an interpreter and of its processes, and prepare another one."""
         has_begun = self._block is not None and self._block.is_given and interpreter.has_begun
         self.source.drop()
         self.results.lose(reason)
@@ -420,11 +404,10 @@ class SupervisedSession:
             code,
             ran=ran,
             ended_here=ended_here,
-            # not what is written meanwhile: a background process may write for ever
+            # not what is written meanwhile: a background process may never stop writing
             output=self.output.read(),
             report=report,
             own=self.interpreter.pid if self.interpreter else None,
-            living=self._context.interpreters,
         )
         self.host.send(result)
 
@@ -455,7 +438,7 @@ class SupervisedSession:
         """End the interpreter with everything that runs in this session. Raises :class:`OutOfControl`."""
         interpreter = self.source.drop()
         self._remove_left()
-        # counted even if there was none, so that whoever asks for another can tell the answer from older ones
+        # counted even if there was none, so that the host can distinguish the answer from older ones
         self.results.lose(reason)
         context = self._context
         if len(context.sessions) == 1:

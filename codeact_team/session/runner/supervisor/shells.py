@@ -103,12 +103,10 @@ class Shells:
         self._variables = other._variables
 
     def reset(self) -> None:
-        """Start again in the first directory, with the first environment."""
         self._directory = self._home
         self._variables = dict(os.environb)
 
     def remove(self) -> None:
-        """Remove the file of the last block."""
         with suppress(OSError):
             os.unlink(self._script)
 

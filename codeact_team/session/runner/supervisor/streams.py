@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MOMENT = 1
-"""Milliseconds. Nobody notices output that comes so much later."""
+"""Milliseconds by which output may be late: too few to be noticed."""
 
 # one for all: a new buffer of this size costs more than most reads
 _buffer = memoryview(bytearray(256 * KIB))
@@ -74,7 +74,8 @@ class PollLoop:
     def flush(self, pipe: PipeWriter) -> None:
         """Write what the pipe has room for, and the rest as soon as it has room."""
         if pipe.write():
-            self.forget(pipe.fd)
+            if pipe.fd in self._handlers:
+                self.forget(pipe.fd)
             return
         self._handlers[pipe.fd] = partial(self.flush, pipe)
         for poll in (self._all, self._urgent):
@@ -92,7 +93,6 @@ class PollLoop:
                     poll.unregister(fd)
 
     def run(self) -> None:
-        """Call handlers until one raises."""
         while True:
             ready = self._urgent.poll(_MOMENT) if self._patient else []
             self._patient = False
@@ -132,7 +132,7 @@ class PipeWriter:
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[bytes | memoryview] = deque()
 
     def __len__(self) -> int:
         """How many pieces wait."""
@@ -140,22 +140,22 @@ class PipeWriter:
 
     @property
     def waiting(self) -> int:
-        """How many bytes wait."""
         return sum(map(len, self._queue))
 
     def add(self, piece: bytes) -> None:
         """Queue a piece for the next :meth:`write`."""
-        self._queue.append(memoryview(piece))
+        self._queue.append(piece)
 
     def write(self) -> bool:
-        """Write what there is room for. Returns whether all is written, also if nobody reads any more."""
+        """Write what there is room for. Returns whether all is written, or has no reader any more."""
+        queue = self._queue
         try:
-            while self._queue:
-                written = os.writev(self.fd, list(islice(self._queue, _PIECES)))
-                while self._queue and written >= len(self._queue[0]):
-                    written -= len(self._queue.popleft())
+            while queue:
+                written = os.writev(self.fd, list(islice(queue, _PIECES)))
+                while queue and written >= len(queue[0]):
+                    written -= len(queue.popleft())
                 if written:
-                    self._queue[0] = self._queue[0][written:]
+                    queue[0] = memoryview(queue[0])[written:]
         except BlockingIOError:
             return False
         except BrokenPipeError:
@@ -207,10 +207,6 @@ class HostConnection:
 
 class HostChannel:
     """The frames of one session to and from the host. Those of a fork are carried by frames of the main session.
-
-    Args:
-        connection: The stream to the host.
-        number: The number of the session; 0 for the main one.
 
     Attributes:
         held: Frames that are sent together with the next ones.
@@ -295,7 +291,7 @@ class OutputPipe:
             os.close(fd)
 
     def discard(self) -> None:
-        """Drop what has been written. Nobody may write any more."""
+        """Drop what has been written. No process may write any more."""
         while self.read():
             pass
         self._kept, self._dropped = bytearray(), 0

@@ -27,7 +27,6 @@ from codeact_team.session.runner.supervisor.interpreter_process import (
     INTERPRETER,
     Born,
     Context,
-    InterpreterProgram,
     OutOfControl,
 )
 from codeact_team.session.runner.supervisor.session import SupervisedSession, remove_home
@@ -38,16 +37,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    Sources = dict[str, tuple[str, bool, str | bytes]]
+
 
 class Supervisor:
     """Serves one host: passes its frames to the main session and its forks, and makes, promotes and ends forks."""
 
-    def __init__(self, host: HostConnection, program: InterpreterProgram) -> None:
+    def __init__(self, host: HostConnection, sources: Sources, *, is_plain: bool) -> None:
         self._host = host
         loop = PollLoop()
         loop.on_child_end(self._on_child_end)
         adopt_orphans()
-        self._context = Context(loop, program)
+        self._context = Context(loop, sources, is_plain=is_plain)
         self._main = SupervisedSession(self._context, 0, HostChannel(host, 0), os.getcwd())
         self._context.sessions[0] = self._main
         loop.on_readable(host.fd, self._on_host)
@@ -55,14 +56,12 @@ class Supervisor:
         self._main.prepare()
 
     def serve(self) -> None:
-        """Serve until the host goes away or breaks the protocol."""
-        # the end of this process tells the host all that can be told
+        # the host learns the rest from the end of this process
         with suppress(HostGone, ProtocolError, OutOfControl):
             self._main.greet()
             self._context.loop.run()
 
     def end(self) -> None:
-        """End everything that was started."""
         self._context.processes.end_all()
         for session in self._context.sessions.values():
             session.shells.remove()
@@ -106,7 +105,6 @@ class Supervisor:
                 self._take(session, kind, content)
 
     def _take(self, session: SupervisedSession, kind: int, payload: bytes) -> None:
-        """Handle a frame of one session."""
         if kind == Kind.FORK:
             session.require_idle()
             numbers, directory = self._new_numbers(payload), _directory(payload)
@@ -128,7 +126,6 @@ class Supervisor:
         return numbers
 
     def _fork(self, session: SupervisedSession, numbers: list[int], directory: str) -> None:
-        """Fork a session, which has an interpreter if it can have one."""
         if (refused := self._obstacle(session, len(numbers))) is not None:
             _answer(session, refused)
             return
@@ -181,7 +178,6 @@ class Supervisor:
         return None
 
     def _promote(self, session: SupervisedSession, number: object) -> None:
-        """Continue a session from one of its forks, which replaces it."""
         fork = self._context.sessions.get(number) if isinstance(number, int) else None
         if fork is None or fork is session or fork is self._main:
             raise ProtocolError("there is no such fork")
@@ -232,16 +228,14 @@ def _field(payload: bytes, name: str) -> object:
         raise ProtocolError(f"a request without {name!r}") from error
 
 
-def main(
-    sources: dict[str, tuple[str, bool, str | bytes]], load: Callable[[str], Any], arguments: list[str]
-) -> tuple[str, list[str]] | None:
+def main(sources: Sources, load: Callable[[str], Any], arguments: list[str]) -> tuple[str, list[str]] | None:
     """Supervise until the host is gone. In a fork that becomes an interpreter, return what to run, and its arguments."""
     host, is_plain = HostConnection(), bool(arguments)
     path, sys.path = sys.path, [entry for entry in sys.path if entry]
     if is_plain:
         share_memory_with_forks()
     try:
-        supervisor = Supervisor(host, InterpreterProgram(sources, can_be_forked=is_plain))
+        supervisor = Supervisor(host, sources, is_plain=is_plain)
     except Exception as error:
         # stderr is closed by now
         host.write(f"the supervisor cannot start: {error!r}\n".encode())

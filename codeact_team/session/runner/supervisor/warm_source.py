@@ -24,12 +24,6 @@ _UNREADABLE = "the interpreter's answer could not be read"
 class ForkInProgress:
     """A fork of an interpreter, from the request until all forks live, or none does.
 
-    Args:
-        context: What the sessions share.
-        parent: The interpreter that was told to fork.
-        children: The forks, whose descriptors were sent to the parent.
-        done: Called once: with ``None`` if all forks live, each with its ``pid``; otherwise with the reason.
-
     Attributes:
         parent: The interpreter that forks.
     """
@@ -56,7 +50,6 @@ class ForkInProgress:
         self._loop.flush(parent.commands)
 
     def abandon(self, reason: str) -> None:
-        """End all forks."""
         self._loop.forget(self.parent.reports)
         for child in self._children:
             self._loop.forget(child.control)
@@ -120,15 +113,9 @@ def _refusal(payload: bytes) -> str | None:
 class InterpreterSource:
     """The source of a session's interpreter.
 
-    The main session starts a program, which runs nothing but setups. Before it would run a block, it is sealed and becomes
-    the zygote; the interpreters that run blocks are forks of that. If it cannot be sealed, it runs the blocks itself, and
-    another program is started when it is lost. A fork of a session has one interpreter and gets no other.
-
-    Args:
-        context: What the sessions share.
-        home: The directory in which the code starts.
-        output: What the interpreter writes to.
-        listen: Called with an interpreter whose reports have to be read from now on.
+    The main session starts a program, which runs nothing but setups. Before it would run a block, it is sealed and
+    becomes the zygote; the interpreters that run blocks are forks of that. If it cannot be sealed, it runs the blocks
+    itself, and another program is started when it is lost. A fork of a session has one interpreter and gets no other.
 
     Attributes:
         interpreter: The present interpreter, if there is one.
@@ -146,13 +133,12 @@ class InterpreterSource:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a fork is in progress."""
         return self._fork is not None
 
     def prepare(self) -> None:
         """Start a program now if the next block would have to wait for one."""
         context = self._context
-        if self.interpreter is None and context.zygote is None and not context.program.can_be_forked:
+        if self.interpreter is None and context.zygote is None and not context.is_plain:
             # the next block tries again, and reports the failure
             with suppress(OSError):
                 self._start()
@@ -165,14 +151,6 @@ class InterpreterSource:
         for_setup: bool = False,
         is_fork: bool = False,
     ) -> None:
-        """Make sure that there is an interpreter.
-
-        Args:
-            then: Called when there is one.
-            give_up: Called with the reason if there can be none that has run the setup.
-            for_setup: Whether it is to run a setup.
-            is_fork: Whether the session is a fork, which gets no other interpreter.
-        """
         interpreter, zygote = self.interpreter, self._context.zygote
         if interpreter is not None and (for_setup or not interpreter.is_pristine):
             then()
@@ -250,13 +228,6 @@ class InterpreterSource:
     def fork(
         self, homes: Sequence[str], children: Sequence[InterpreterProcess], done: Callable[[str | None], None]
     ) -> None:
-        """Fork the present interpreter, which has the descriptors of the children.
-
-        Args:
-            homes: For each fork, the directory that gets a copy of this session's files.
-            children: The forks.
-            done: Called with ``None`` when they live; otherwise with the reason.
-        """
         interpreter = self.interpreter
         assert interpreter is not None, "there is one to fork"
 

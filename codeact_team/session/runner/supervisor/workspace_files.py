@@ -38,7 +38,7 @@ REQUESTS = (Kind.PUT, Kind.GET, Kind.LIST)
 """The requests that :func:`answers` handles."""
 
 
-def answers(kind: Kind, payload: bytes, home: bytes) -> Iterator[bytes]:
+def answers(kind: int, payload: bytes, home: bytes) -> Iterator[bytes]:
     """The frames that answer a request for files below ``home``; below the current directory if that is empty."""
     try:
         if kind == Kind.PUT:
