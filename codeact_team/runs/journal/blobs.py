@@ -1,9 +1,6 @@
-"""Contents of a journal that are kept apart, and the room that a run may take.
+"""Contents of a journal that are kept beside its lines, the references that stand for them, and the room that a run may take.
 
-In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, ``{"$bytes": ...}`` for a text
-in base64 whose bytes it holds, and ``{"$url-bytes": ...}`` for one in the base64 of URLs. ``{"$see": [place, ...path]}`` stands
-for a text in an earlier line, and ``{"$since": place, "kept": number, "more": [...]}`` for messages of which an earlier request has
-the first. A key of the run's own that begins with ``$`` gets another ``$`` before it.
+FORMAT.md lists the references.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from threading import Lock
 from typing import Any, cast
 
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 from codeact_team.core.atomic_files import size_without_holes, write_whole
 from codeact_team.core.files import made_named, open_regular, opened, read_regular
@@ -109,6 +107,8 @@ SEE = "$see"
 """Stands for a text that an earlier line has: its place in bytes, and the path there."""
 SINCE = "$since"
 """Stands for messages of which an earlier request, at that place, has the first ones."""
+JSON = "$json"
+"""Stands for a text that is a value as JSON, without blanks."""
 LONGEST_CHAIN = 32
 """How many requests refer to the one before, until one has all of its messages again."""
 _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
@@ -303,7 +303,7 @@ class Blobs:
 
     def _pack_parts(self, value: JsonValue) -> JsonValue:
         if isinstance(value, Reference):
-            return value
+            return value if JSON not in value else {JSON: self._pack(value[JSON])}
         if isinstance(value, list):
             return [self._pack(item) for item in value]
         if isinstance(value, dict):
@@ -352,7 +352,7 @@ class Blobs:
 
 def is_reference(packed: Mapping[str, JsonValue]) -> bool:
     """Whether a packed mapping stands for a text that is kept elsewhere."""
-    return SEE in packed or not packed.keys().isdisjoint(_IN_BASE64)
+    return SEE in packed or JSON in packed or not packed.keys().isdisjoint(_IN_BASE64)
 
 
 def is_light(value: JsonValue, most: int = LIGHT) -> bool:
@@ -407,6 +407,10 @@ class _Unpacking:
             return self._seen(value[SEE])
         if SINCE in value:
             return self._since(value)
+        if JSON in value:
+            text = to_json(self.value(value[JSON])).decode()
+            self._count(sys.getsizeof(text), 1)
+            return text
         return {key[1:] if key.startswith("$") else key: self.value(item) for key, item in value.items()}
 
     def _held(self, key: str, digest: str) -> JsonValue:

@@ -7,15 +7,18 @@ the outcome of its effect has it, or as the event has it with which the effect b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from typing import Any, cast
 
 from pydantic import JsonValue
+from pydantic_core import from_json, to_json
 
+from codeact_team.agents.observations import EXECUTION_KEY
 from codeact_team.core.effects import Event
 from codeact_team.core.events import EffectBegan, EffectEnded, dump, load
-from codeact_team.runs.journal.blobs import LONGEST_CHAIN, SEE, Blobs, Reference, is_reference
+from codeact_team.runs.journal.blobs import JSON, LONGEST_CHAIN, SEE, Blobs, Reference, is_reference
 
 Known = Mapping[str, JsonValue]
 _ALWAYS = ("type", "at", "span")
@@ -159,7 +162,7 @@ class EventReader:
         return known_from_outcome(outcome), {} if began is None else known_from_begin(vars(began))
 
 
-_SHORTEST = 100
+_SHORTEST = 60
 """Characters of a text that is worth a reference."""
 _MOST_TEXTS = 500
 """How many texts are known from the lines before."""
@@ -193,13 +196,23 @@ class Repetitions:
         if isinstance(value, str):
             place = self._texts.get(value)
             return value if place is None else Reference({SEE: place})
-        if not self._texts:
-            return value
         if isinstance(value, list):
             return [self.shared(item) for item in value]
         if isinstance(value, dict):
-            return {key: self.shared(item) for key, item in value.items()}
+            return {
+                key: self._shared_json(item) if key == EXECUTION_KEY else self.shared(item)
+                for key, item in value.items()
+            }
         return value
+
+    def _shared_json(self, text: JsonValue) -> JsonValue:
+        """The record of a turn, whose JSON repeats all code of the turn."""
+        if isinstance(text, str):
+            with suppress(ValueError):
+                held = from_json(text)
+                if to_json(held).decode() == text:
+                    return Reference({JSON: self.shared(held)})
+        return self.shared(text)
 
     def note(self, start: int, value: JsonValue, *path: str | int) -> None:
         """Note the texts in a line that was written at ``start``."""

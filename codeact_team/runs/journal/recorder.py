@@ -270,11 +270,9 @@ class Recorder:
 
     def _packed_request(self, request: JsonValue, before: int, kept: int) -> JsonValue:
         if not (kept and isinstance(request, dict) and isinstance(messages := request["messages"], list)):
-            return self.blobs.pack(request)
-        since: JsonValue = {SINCE: before, "kept": kept, "more": self.blobs.pack(messages[kept:])}
-        return {
-            name: since if name == "messages" else self.blobs.pack(value) for name, value in request.items()
-        }
+            return self._packed(request)
+        since: JsonValue = {SINCE: before, "kept": kept, "more": self._packed(messages[kept:])}
+        return {name: since if name == "messages" else self._packed(value) for name, value in request.items()}
 
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
         """Perform an effect that has begun, and has the number ``n`` for what it asks; note what came of it."""

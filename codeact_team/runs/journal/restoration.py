@@ -123,6 +123,8 @@ logger = logging.getLogger(__name__)
 
 END = 1 << 62
 """After all entries."""
+NOT_ASKED = "when this code ran first, it did not ask for this"
+"""The error that code gets which asks for something else than before."""
 _STRAYED = "it asked for something else than before"
 
 
@@ -226,7 +228,7 @@ class Restoration:
         await attempt.branch.stop()
         return _STRAYED
 
-    def tell_changes(self, executors: Sequence[StreamingCodeExecutor]) -> None:
+    def report_changes(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """Let executors know what their code had made or changed, in workspaces that last, when the run ended."""
         for executor in executors:
             workspace = workspace_of(executor)
@@ -379,7 +381,7 @@ class Restoration:
             for path, file in wanted.items()
             if file["digest"] is not None and _differs(there.get(path), file)
         }
-        self._lost[workspace_of(executor)] = tell_unkept(wanted, there)
+        self._lost[workspace_of(executor)] = warn_of_unkept(wanted, there)
         executable = {path for path, file in wanted.items() if file["is_executable"]}
         stays = self._added.get(workspace_of(executor), ())
         # nor is anything removed that could not be brought back
@@ -392,7 +394,7 @@ class Restoration:
         self._recorder.know_files(executor, there)
 
 
-def tell_unkept(wanted: Mapping[str, Any], there: Container[str]) -> Mapping[str, Any]:
+def warn_of_unkept(wanted: Mapping[str, Any], there: Container[str]) -> Mapping[str, Any]:
     """Tell which files cannot be brought back, as their contents were not kept.
 
     Args:
