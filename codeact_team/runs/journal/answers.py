@@ -17,6 +17,8 @@ from codeact_team.runs.journal.requests import Request, recorded_error, request_
 
 logger = logging.getLogger(__name__)
 
+NOT_ASKED = "when this code ran first, it did not ask for this"
+"""The error for code that asks for something in addition."""
 _PATIENCE = 2.0
 """Seconds after which the recorded order is given up: the run has taken another way."""
 _GAP = 0.01

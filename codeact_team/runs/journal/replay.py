@@ -16,10 +16,11 @@ from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.answers import RecordedAnswers
+from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers
+from codeact_team.runs.journal.differences import difference
 from codeact_team.runs.journal.history import EffectRecord, EffectState, History
 from codeact_team.runs.journal.requests import Request, inside
-from codeact_team.runs.journal.restoration import NOT_ASKED, difference, warn_of_unkept
+from codeact_team.runs.journal.restoration import put_files, warn_of_unkept
 
 
 class Replay(RecordedAnswers):
@@ -167,12 +168,5 @@ class Replay(RecordedAnswers):
             return
         self._ready.add(name)
         files = self._history.files(name, 1)
-        contents = {
-            path: await asyncio.to_thread(self._history.blobs.file, file["digest"], file["size"])
-            for path, file in files.items()
-            if file["digest"] is not None
-        }
         warn_of_unkept(files, ())
-        executable = {path for path, file in files.items() if file["is_executable"]}
-        if contents:
-            await executor.workspace.restore(contents, executable, [])
+        await put_files(executor.workspace, self._history.blobs, files)

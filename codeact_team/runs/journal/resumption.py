@@ -18,11 +18,11 @@ from codeact_team.core.execution import SessionResult
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.answers import RecordedAnswers
+from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers
 from codeact_team.runs.journal.history import EffectRecord, EffectState, ForkKey, History
 from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.requests import Request, attempting, inside
-from codeact_team.runs.journal.restoration import END, NOT_ASKED, Restoration, repetition
+from codeact_team.runs.journal.requests import Request, inside
+from codeact_team.runs.journal.restoration import END, Restoration
 from codeact_team.tools.approvals import decided
 
 _LOSS = (
@@ -76,7 +76,7 @@ class Resumption(RecordedAnswers):
 
     def _find(self, effect: Effect[Any], request: Request) -> EffectRecord | None:
         last: EffectRecord | None = None
-        is_over = attempting() in self._over
+        is_over = request.attempt in self._over
         while (found := self._history.next(request)) is not None:
             # what failed last is tried again, where that can do no harm
             if found.is_settled or (not is_over and (found.is_not_begun or effect.unknown() is not None)):
@@ -85,13 +85,13 @@ class Resumption(RecordedAnswers):
         return last if is_over else None
 
     async def _perform_unknown(self, effect: Effect[Any], request: Request, do: Perform) -> Any:
-        if (again := repetition()) is not None:
+        if (again := request.caller.repetition) is not None:
             again.has_strayed = True
             raise RecordedError(NOT_ASKED)
         could_repeat = not request.is_of_block and effect.unknown() is not None
-        if attempting() in self._over or (could_repeat and self._history.has_more(request)):
+        if request.attempt in self._over or (could_repeat and self._history.has_more(request)):
             raise JournalError(_OTHERWISE.format(effect.source))
-        loss = await self._restore(effect, END)
+        loss = await self._restore(effect, request, END)
         n = self._recorder.begin(effect, request)
         if isinstance(effect, Promotion):
             return await self._choose(n, effect, do)
@@ -100,9 +100,9 @@ class Resumption(RecordedAnswers):
     async def _answer(self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform) -> Any:
         self._recorder.begin(effect, request, record)
         await self._pass(record.n)
-        is_over = attempting() in self._over
+        is_over = request.attempt in self._over
         if record.state is EffectState.ANSWERED:
-            return await self._answer_again(effect, record, do)
+            return await self._answer_again(effect, request, record, do)
         is_contained = not is_over and await _is_contained(effect)
         # contained code that failed last can run again, as if the run had been killed just then
         if record.state is EffectState.FAILED and (record.went_on or not is_contained):
@@ -117,13 +117,15 @@ class Resumption(RecordedAnswers):
             with decided() if self._history.is_decided(record) else nullcontext():
                 return await self._recorder.perform(record.n, effect, do)
         if is_contained:
-            loss = await self._restore(effect, record.n)
+            loss = await self._restore(effect, request, record.n)
             return await self._recorder.perform(record.n, effect, partial(_with_loss, loss, do))
         outcome = effect.unknown()
         await self._recorder.settle(effect, outcome)
         return outcome
 
-    async def _answer_again(self, effect: Effect[Any], record: EffectRecord, do: Perform) -> Any:
+    async def _answer_again(
+        self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform
+    ) -> Any:
         if record.is_given:
             # its caller may act on it from now on
             self._recorder.write(used=record.n)
@@ -131,7 +133,7 @@ class Resumption(RecordedAnswers):
         if isinstance(effect, Promotion) and effect.fork in self._forks:
             return await self._choose(record.n, effect, do)
         if isinstance(effect, Fork) and outcome is None and await self._is_made_again(effect, record):
-            await self._restore(effect, record.n)
+            await self._restore(effect, request, record.n)
             if (refusal := await do()) is not None:
                 raise JournalError(
                     f"the run cannot go on: its session cannot be copied as it was before: {refusal}"
@@ -158,10 +160,10 @@ class Resumption(RecordedAnswers):
             self._losses[place, None] = loss
         return await self._recorder.perform(n, promotion, do)
 
-    async def _restore(self, effect: Effect[Any], n: int) -> str | None:
+    async def _restore(self, effect: Effect[Any], request: Request, n: int) -> str | None:
         """Restore what code has left in the executor of an effect; returns why that cannot be done, if so."""
         if isinstance(effect, CodeRun) and effect.is_apart:
-            return self._losses.pop((place_of(effect.part), attempting()), None)
+            return self._losses.pop((place_of(effect.part), request.attempt), None)
         loss = await self._restoration.restore(effect, n)
         if isinstance(effect, CodeRun | Fork):
             loss = self._losses.pop((place_of(effect.part), None), None) or loss
