@@ -10,6 +10,7 @@ from typing import Any
 
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.core.effects import Effect, Perform
+from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import RecordedError
 from codeact_team.runs.journal.history import EffectRecord, History
@@ -49,9 +50,9 @@ class RecordedAnswers(ABC):
             JournalError: If the journal cannot be read, or a workspace or the run is not as it was recorded.
         """
         request = await request_of(effect, self._redactor)
-        if isinstance(effect, Attempt):
-            return await self._attempt(effect, request, self._history.next(request), do)
-        record = self._find(effect, request)
+        # the effects within an attempt are answered, whatever has become of it
+        is_attempt = isinstance(effect, Attempt)
+        record = self._history.next(request) if is_attempt else self._find(effect, request)
         if record is None:
             return await self._perform_unknown(effect, request, do)
         return await self._answer(effect, request, record, do)
@@ -68,17 +69,19 @@ class RecordedAnswers(ABC):
     async def _answer(self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform) -> Any:
         """Answer an effect that the history has."""
 
-    @abstractmethod
-    async def _attempt(
-        self, attempt: Attempt, request: Request, record: EffectRecord | None, do: Perform
-    ) -> Any:
-        """Make an attempt; the effects within it are answered, whatever has become of it."""
-
     def _outcome(self, effect: Effect[Any], record: EffectRecord) -> Any:
         return effect.load(self._redactor.restore(self._history.outcome(record)))
 
     def _error(self, record: EffectRecord) -> RecordedError:
         return recorded_error(self._history.error(record), self._redactor)
+
+
+async def is_contained(executor: object) -> bool:
+    """Whether the code of an executor cannot reach more than its workspace. Starts it, as only then that is known."""
+    if not isinstance(executor, StreamingCodeExecutor):
+        return False
+    await executor.start()
+    return executor.is_contained
 
 
 class _RecordedOrder:

@@ -112,6 +112,8 @@ _LARGE = 1024
 LIGHT = 64 * 1024
 """Characters, keys and items of a value that takes no time worth a thread."""
 _MANY = 1000
+_MOST_TEXTS = 2000
+"""Texts of lines that are remembered, as each request of a conversation refers to those before."""
 _DIGEST = 64
 LARGEST = 64 << 20
 """Bytes of a blob that is read as a whole, and by default of a value, in which a blob counts as often as it occurs."""
@@ -158,6 +160,8 @@ class Blobs:
         self._sync = sync
         self._is_hidden = is_hidden
         self._known: set[str] = set()
+        self._texts: dict[tuple[str | int, ...], str] = {}
+        """Texts of lines that were referred to."""
         self._safe: set[Path] = set()
         """Directories whose own names are on the disk."""
 
@@ -237,6 +241,23 @@ class Blobs:
             return parse(self.read(str(value[REFERENCE])))
         except ValueError as error:
             raise self._foreign(error) from error
+
+    def text_at(self, start: int, *path: str | int) -> str:
+        """The text in the line at a place."""
+        place = start, *path
+        if (text := self._texts.get(place)) is not None:
+            return text
+        found: Any = self.entry_at(start)
+        for key in path:
+            found = self.opened(found[key])
+        if not isinstance(found, str):
+            raise ValueError("what is referred to is no text")
+        # longer ones are blobs, unless somebody else wrote the journal
+        if len(found) <= _LARGE:
+            if len(self._texts) == _MOST_TEXTS:
+                self._texts.clear()
+            self._texts[place] = found
+        return found
 
     def _foreign(self, error: Exception) -> JournalError:
         return JournalError(f"{self._directory} has what codeact-team does not write: {error}")
@@ -391,14 +412,9 @@ class _Unpacking:
         return found
 
     def _seen(self, place: JsonValue) -> JsonValue:
-        start, *path = cast("list[Any]", place)
-        found: Any = self._blobs.entry_at(int(start))
-        for key in path:
-            found = self._blobs.opened(found[key])
-        if not isinstance(found, str):
-            raise ValueError("what is referred to is no text")
-        self._count(sys.getsizeof(found), 1)
-        return found
+        text = self._blobs.text_at(*cast("list[Any]", place))
+        self._count(sys.getsizeof(text), 1)
+        return text
 
     def _since(self, messages: dict[str, JsonValue]) -> JsonValue:
         pieces: list[tuple[int, JsonValue]] = []

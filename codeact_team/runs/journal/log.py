@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 from pydantic import JsonValue
@@ -34,7 +33,7 @@ _LARGEST = 1 << 30
 
 
 class Log:
-    """A log open for append, by one process at a time. A context manager.
+    """A log open for append, by one process at a time.
 
     A line that a killed process has torn off is dropped with the first line that is written.
 
@@ -113,14 +112,6 @@ class Log:
                 f"the journal {self._path} is damaged at its end: it can be shown, but not gone on with"
             )
         return size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def encode(entry: Mapping[str, JsonValue], chain: Chain | None = None) -> bytes:

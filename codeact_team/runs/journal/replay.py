@@ -16,7 +16,7 @@ from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers
+from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
 from codeact_team.runs.journal.differences import difference
 from codeact_team.runs.journal.history import EffectRecord, EffectState, History
 from codeact_team.runs.journal.requests import Request, inside
@@ -72,9 +72,6 @@ class Replay(RecordedAnswers):
         return self._history.next_settled(request)
 
     async def _perform_unknown(self, effect: Effect[Any], request: Request, do: Perform) -> Any:
-        self._refuse(request)
-
-    def _refuse(self, request: Request) -> NoReturn:
         agent, _, place = request.by.partition("@")
         told = f"{agent or place} has asked for one {request.kind.replace('_', ' ')} more than is recorded"
         if request.is_of_block:
@@ -90,6 +87,11 @@ class Replay(RecordedAnswers):
         raise asyncio.CancelledError(reason)
 
     async def _answer(self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform) -> Any:
+        if isinstance(effect, Attempt):
+            with inside(record.n, effect):
+                outcome = await do()
+            await self._order.turn(record.n)
+            return outcome
         if record.key != request.key:
             self.changed[effect.source, effect.kind] += 1
         if isinstance(effect, CodeEffect):
@@ -142,21 +144,9 @@ class Replay(RecordedAnswers):
         self.answered += 1
         return now
 
-    async def _attempt(
-        self, attempt: Attempt, request: Request, record: EffectRecord | None, do: Perform
-    ) -> Any:
-        if record is None:
-            self._refuse(request)
-        with inside(record.n, attempt):
-            outcome = await do()
-        await self._order.turn(record.n)
-        return outcome
-
     async def _make_ready(self, executor: object) -> None:
         """Start an executor, with the files that were there when it was started in the recorded run."""
-        if isinstance(executor, StreamingCodeExecutor):
-            await executor.start()
-        if not (self._beyond or (isinstance(executor, StreamingCodeExecutor) and executor.is_contained)):
+        if not await is_contained(executor) and not self._beyond:
             raise JournalError(
                 "its code can reach more than its workspace, and would do again there what it has done: change that by -s, "
                 "or replay it with --beyond-workspace"

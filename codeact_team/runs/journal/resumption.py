@@ -18,7 +18,7 @@ from codeact_team.core.execution import SessionResult
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
-from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers
+from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
 from codeact_team.runs.journal.history import EffectRecord, EffectState, ForkKey, History
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.requests import Request, inside
@@ -88,6 +88,8 @@ class Resumption(RecordedAnswers):
         if (again := request.caller.repetition) is not None:
             again.has_strayed = True
             raise RecordedError(NOT_ASKED)
+        if isinstance(effect, Attempt):
+            return await self._attempt(effect, request, None, do)
         could_repeat = not request.is_of_block and effect.unknown() is not None
         if request.attempt in self._over or (could_repeat and self._history.has_more(request)):
             raise JournalError(_OTHERWISE.format(effect.source))
@@ -98,14 +100,16 @@ class Resumption(RecordedAnswers):
         return await self._recorder.perform(n, effect, partial(_with_loss, loss, do))
 
     async def _answer(self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform) -> Any:
+        if isinstance(effect, Attempt):
+            return await self._attempt(effect, request, record, do)
         self._recorder.begin(effect, request, record)
         await self._pass(record.n)
         is_over = request.attempt in self._over
         if record.state is EffectState.ANSWERED:
             return await self._answer_again(effect, request, record, do)
-        is_contained = not is_over and await _is_contained(effect)
+        runs_again = not is_over and isinstance(effect, CodeEffect) and await is_contained(effect.part)
         # contained code that failed last can run again, as if the run had been killed just then
-        if record.state is EffectState.FAILED and (record.went_on or not is_contained):
+        if record.state is EffectState.FAILED and (record.went_on or not runs_again):
             error = self._error(record)
             await self._recorder.fail(effect, error, is_known=True)
             raise error
@@ -116,7 +120,7 @@ class Resumption(RecordedAnswers):
         if record.is_not_begun:
             with decided() if self._history.is_decided(record) else nullcontext():
                 return await self._recorder.perform(record.n, effect, do)
-        if is_contained:
+        if runs_again:
             loss = await self._restore(effect, request, record.n)
             return await self._recorder.perform(record.n, effect, partial(_with_loss, loss, do))
         outcome = effect.unknown()
@@ -150,7 +154,7 @@ class Resumption(RecordedAnswers):
     async def _is_made_again(self, fork: Fork, record: EffectRecord) -> bool:
         if not self._history.is_chosen(record):
             return True
-        return self._history.may_continue(record) and await _is_contained(fork)
+        return self._history.may_continue(record) and await is_contained(fork.part)
 
     async def _choose(self, n: int, promotion: Promotion, do: Perform) -> Any:
         """Choose an attempt whose fork was made again. What its code was not told of its loss, the session's will be."""
@@ -192,14 +196,6 @@ class Resumption(RecordedAnswers):
         await self._pass(n)
         await self._recorder.settle(attempt, outcome, is_known=True)
         return outcome
-
-
-async def _is_contained(effect: Effect[Any]) -> bool:
-    if not (isinstance(effect, CodeEffect) and isinstance(executor := effect.part, StreamingCodeExecutor)):
-        return False
-    # only a started executor knows what is enforced
-    await executor.start()
-    return executor.is_contained
 
 
 async def _with_loss(loss: str | None, do: Perform) -> Any:
