@@ -10,8 +10,8 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import file_digest, sha256
 from pathlib import Path
 from threading import Lock
@@ -43,6 +43,15 @@ def parse(data: bytes) -> JsonValue:
 def parts_of(data: bytes) -> int:
     """An upper bound of the number of values and keys in JSON."""
     return sum(map(data.count, (b",", b"[", b"{", b":"))) + 1
+
+
+@contextmanager
+def reading(what: object) -> Generator[None]:
+    """Within it, something is read; raises :class:`JournalError`, with its name, where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"{what} cannot be read: {error.strerror}") from error
 
 
 MIB = 1 << 20
@@ -185,10 +194,8 @@ class Blobs:
         path = self._path(digest)
         # nothing more is read when it is used up
         self._spend(0)
-        try:
+        with reading(path):
             data = read_regular(path, LARGEST)
-        except OSError as error:
-            raise _unread(path, error) from error
         self._spend(len(data))
         if sha256(data).hexdigest() != digest:
             raise _changed(path)
@@ -197,15 +204,11 @@ class Blobs:
     def file(self, digest: str, size: int) -> Path:
         """The file that has ``size`` bytes with a digest."""
         path = self._path(digest)
-        try:
-            with open(open_regular(path), "rb") as file:
-                # a sparse file of a terabyte takes no room on a disk
-                is_whole = (
-                    os.fstat(file.fileno()).st_size == size
-                    and file_digest(file, "sha256").hexdigest() == digest
-                )
-        except OSError as error:
-            raise _unread(path, error) from error
+        with reading(path), open(open_regular(path), "rb") as file:
+            # a sparse file of a terabyte takes no room on a disk
+            is_whole = (
+                os.fstat(file.fileno()).st_size == size and file_digest(file, "sha256").hexdigest() == digest
+            )
         if not is_whole:
             raise _changed(path)
         return path
@@ -328,10 +331,6 @@ class Blobs:
             ) from error
         self._known.add(digest)
         return digest
-
-
-def _unread(path: Path, error: OSError) -> JournalError:
-    return JournalError(f"{path} cannot be read: {error.strerror}")
 
 
 def _changed(path: Path) -> JournalError:

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from codeact_team.core.files import lock, open_regular
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import Room, parse
+from codeact_team.runs.journal.blobs import Room, parse, reading
 from codeact_team.runs.journal.seal import Chain
 
 Entry = dict[str, Any]
@@ -162,21 +162,16 @@ def _last_line(descriptor: int, end: int | None = None) -> tuple[bytes, int]:
 
 def read_backwards(path: Path) -> Generator[Entry]:
     """The whole entries of a log from the last to the first; raises :class:`JournalError` where it is damaged."""
-    try:
-        descriptor = open_regular(path)
+    with reading(f"the journal {path}"), open(open_regular(path), "rb") as file:
         try:
-            line, end = _last_line(descriptor)
+            line, end = _last_line(file.fileno())
             while line:
                 if (entry := decode(line)) is None:
                     raise JournalError(f"the journal {path} is damaged at its end")
                 yield entry
-                line, end = _last_line(descriptor, end - len(line))
-        finally:
-            os.close(descriptor)
-    except ValueError as error:
-        raise JournalError(f"the journal {path} is damaged at its end: {error}") from error
-    except OSError as error:
-        raise _unread(path, error) from error
+                line, end = _last_line(file.fileno(), end - len(line))
+        except ValueError as error:
+            raise JournalError(f"the journal {path} is damaged at its end: {error}") from error
 
 
 class LogReader:
@@ -199,22 +194,23 @@ class LogReader:
         self._number = 0
         self.offset = self._end = 0
         self.chain = chain
-        try:
+        with self._reading():
             self._file = open(open_regular(path), "rb")
-        except OSError as error:
-            raise _unread(path, error) from error
         if os.fstat(self._file.fileno()).st_size > _LARGEST:
             self._file.close()
             raise JournalError(
                 f"the journal {path} was not written by codeact-team: it has more than {_LARGEST >> 30} GiB"
             )
 
+    def _reading(self) -> AbstractContextManager[None]:
+        return reading(f"the journal {self._path}")
+
     def go_to_last(self, key: str) -> None:
         """Continue at the last entry that has a key, or at the first. Entries before it are not decoded."""
         begins = re.compile(rb'\{"at":[-+.e\d]+,"%b":' % key.encode())
         number = end = 0
         found = number, end
-        try:
+        with self._reading():
             self._file.seek(0)
             while line := self._file.readline(_LONGEST):
                 if begins.match(line) and decode(line) is not None:
@@ -222,8 +218,6 @@ class LogReader:
                 number, end = number + 1, end + len(line)
             self._number, self._end = found
             self._file.seek(self._end)
-        except OSError as error:
-            raise _unread(self._path, error) from error
 
     def new(self) -> Iterator[Entry]:
         """The entries that were not read yet, without a torn one at the end.
@@ -231,7 +225,7 @@ class LogReader:
         Raises:
             JournalError: Where it is damaged, after all entries before that.
         """
-        try:
+        with self._reading():
             while (line := self._file.readline(_LONGEST)).endswith(b"\n") or len(line) == _LONGEST:
                 self._number += 1
                 if (entry := decode(line)) is None:
@@ -243,8 +237,6 @@ class LogReader:
                 self.offset, self._end = self._end, self._end + len(line)
                 yield entry
             self._file.seek(-len(line), os.SEEK_CUR)
-        except OSError as error:
-            raise _unread(self._path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -253,18 +245,11 @@ class LogReader:
         self._file.close()
 
 
-def _unread(path: Path, error: OSError) -> JournalError:
-    return JournalError(f"the journal {path} cannot be read: {error.strerror}")
-
-
 def entry_at(path: Path, offset: int) -> Entry:
     """The entry that begins at a place in a log; raises :class:`JournalError` if none does."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            file.seek(offset)
-            entry = decode(file.readline(_LONGEST))
-    except OSError as error:
-        raise _unread(path, error) from error
+    with reading(f"the journal {path}"), open(open_regular(path), "rb") as file:
+        file.seek(offset)
+        entry = decode(file.readline(_LONGEST))
     if entry is None:
         raise JournalError(f"the journal {path} was changed while it was read")
     return entry

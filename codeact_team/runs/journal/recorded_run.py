@@ -21,7 +21,7 @@ from codeact_team.core.effects import Event
 from codeact_team.core.events import RunBegan, SandboxStarted
 from codeact_team.core.files import is_locked, open_regular, wait_until_free
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError
+from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError, reading
 from codeact_team.runs.journal.lines import EventReader, repeated_of
 from codeact_team.runs.journal.log import Entry, LogReader, entry_at, read_backwards, read_log, understood
 from codeact_team.runs.journal.run_directory import About, RunDirectory
@@ -297,10 +297,8 @@ async def _growth(path: Path) -> AsyncGenerator[None]:
     """Yields at once, each time that a file may have grown, and a last time when no process holds it."""
     changed, over = asyncio.Event(), asyncio.Event()
     call = asyncio.get_running_loop().call_soon_threadsafe
-    try:
+    with reading(f"the journal {path}"):
         descriptor = open_regular(path)
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
     observer = Observer()
     try:
         observer.schedule(

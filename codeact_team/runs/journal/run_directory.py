@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from codeact_team.core.atomic_files import is_temporary, write_whole
 from codeact_team.core.files import made_named, opened, read_regular
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import parse, sync
+from codeact_team.runs.journal.blobs import parse, reading, sync
 from codeact_team.runs.journal.seal import Chain, SealKey, user_key
 
 logger = logging.getLogger(__name__)
@@ -179,9 +179,8 @@ class RunDirectory:
         """The config of the run, in YAML."""
         file = self.path / _CONFIG
         try:
-            return read_regular(file, _MOST).decode()
-        except OSError as error:
-            raise JournalError(f"{file} cannot be read: {error.strerror}") from error
+            with reading(file):
+                return read_regular(file, _MOST).decode()
         except ValueError as error:
             raise JournalError(f"{file} is damaged: {error}") from error
 
