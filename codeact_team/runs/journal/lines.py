@@ -35,7 +35,7 @@ def shortened(event: Mapping[str, JsonValue], *known: Known) -> dict[str, JsonVa
 
 
 def _is_same(one: JsonValue, other: JsonValue) -> bool:
-    """Whether values are the same, where a key with ``None`` is as if it were not there."""
+    """Whether values are the same, where a missing key counts as ``None``."""
     if isinstance(one, dict) and isinstance(other, dict):
         return all(_is_same(one.get(key), other.get(key)) for key in {*one, *other})
     if isinstance(one, list) and isinstance(other, list):

@@ -24,8 +24,8 @@ from codeact_team.runs.journal.blobs import is_light
 
 
 @dataclass
-class Repetition:
-    """A recorded block runs again, to restore its variables.
+class RepeatedBlock:
+    """A recorded block that runs again, to restore its variables.
 
     Attributes:
         has_strayed: Whether it has asked for something else than before.
@@ -46,7 +46,7 @@ class Caller:
 
     within: int | None = None
     owner: tuple[Literal["block", "attempt"], int] | None = None
-    repetition: Repetition | None = None
+    repetition: RepeatedBlock | None = None
 
 
 _caller: ContextVar[Caller] = ContextVar("codeact_team_caller", default=Caller())  # noqa: B039
@@ -120,9 +120,9 @@ def inside(n: int, effect: Effect[Any]) -> Generator[None]:
 
 
 @contextmanager
-def repeating(n: int) -> Generator[Repetition]:
+def repeating(n: int) -> Generator[RepeatedBlock]:
     """Within it, the caller is the block with the number ``n``, which runs again."""
-    repetition = Repetition()
+    repetition = RepeatedBlock()
     with _calling(Caller(n, ("block", n), repetition)):
         yield repetition
 
