@@ -177,15 +177,15 @@ class Repetitions:
     def shared(self, value: JsonValue) -> JsonValue:
         """A value with references, to be packed."""
         if isinstance(value, str):
-            place = self._texts.get(value)
+            place = self._texts.get(value) if len(value) >= _SHORTEST else None
             return value if place is None else Reference({SEE: place})
         if isinstance(value, list):
             return [self.shared(item) for item in value]
         if isinstance(value, dict):
-            return {
-                key: self._shared_json(item) if key == EXECUTION_KEY else self.shared(item)
-                for key, item in value.items()
-            }
+            shared = {key: self.shared(item) for key, item in value.items()}
+            if EXECUTION_KEY in value:
+                shared[EXECUTION_KEY] = self._shared_json(value[EXECUTION_KEY])
+            return shared
         return value
 
     def _shared_json(self, text: JsonValue) -> JsonValue:
