@@ -212,7 +212,7 @@ class Recording:
                 "the config has changed since this run began: what is asked otherwise is done anew"
             )
         recorder.write(resumed=dict(_versions()))
-        emit(history.told(str(directory.path)))
+        emit(history.resumed(str(directory.path)))
         return recorder
 
     def __call__(self, event: Event) -> None:

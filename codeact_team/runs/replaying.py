@@ -24,10 +24,10 @@ from codeact_team.core.events import ChangedRequest, Replayed
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
+from codeact_team.runs.journal.differences import difference
 from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.replay import Replay
-from codeact_team.runs.journal.restoration import difference
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Confirm, Recording, environment_for, foreign_refused, shown_to
 from codeact_team.runs.result import RunEnding, RunResult

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,13 @@ async def test_what_the_holder_before_still_writes_is_in_no_journal(tmp_path: Pa
     _, old = leased(tmp_path, leases.grant("a"))
     old.path.mkdir(parents=True)
     (old.path / "run.json").write_text("{}")
-    with Log(old.lines) as before:
+    with closing(Log(old.lines)) as before:
         before.append({"n": 1})
         held, run = leased(tmp_path, leases.grant("a"))
         await held.enter(run)
         # as somebody who was stopped in the middle does
         before.append({"n": 2, "by": "the one before"})
-        with Log(run.lines) as now:
+        with closing(Log(run.lines)) as now:
             now.append({"n": 2, "by": "the newest"})
         before.append({"n": 3})
     with pytest.raises(JournalError, match="another worker"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
-from codeact_team.runs.journal.restoration import difference
+from codeact_team.runs.journal.differences import difference
 
 
 def result(output: str, exit_code: int = 0) -> ExecutionResult:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, *numbers: int) -> None:
-    with Log(path) as log:
+    with closing(Log(path)) as log:
         for number in numbers:
             log.append({"n": number})
 
@@ -118,7 +119,7 @@ def test_a_log_that_is_damaged_at_its_end_or_is_none_is_not_gone_on_with(path: P
 
 
 def test_one_process_at_a_time_writes_and_others_read_meanwhile(path: Path) -> None:
-    with Log(path) as log:
+    with closing(Log(path)) as log:
         log.append({"n": 1})
         assert numbers_in(path) == [1]
         with pytest.raises(JournalError, match="another process writes the journal"):
@@ -128,7 +129,7 @@ def test_one_process_at_a_time_writes_and_others_read_meanwhile(path: Path) -> N
 
 def test_a_full_disk_is_told_and_leaves_no_part_of_a_line(path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Log(path) as log:
+    with closing(Log(path)) as log:
         log.append({"n": 1})
         ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))

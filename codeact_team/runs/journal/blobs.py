@@ -1,9 +1,6 @@
-"""Contents of a journal that are kept apart, and the room that a run may take.
+"""Contents of a journal that are kept beside its lines, the references that stand for them, and the room that a run may take.
 
-In a line, ``{"$blob": digest, "size": bytes}`` stands for the value that a blob holds as JSON, ``{"$bytes": ...}`` for a text
-in base64 whose bytes it holds, and ``{"$url-bytes": ...}`` for one in the base64 of URLs. ``{"$see": [place, ...path]}`` stands
-for a text in an earlier line, and ``{"$since": place, "kept": number, "more": [...]}`` for messages of which an earlier request has
-the first. A key of the run's own that begins with ``$`` gets another ``$`` before it.
+FORMAT.md lists the references.
 """
 
 from __future__ import annotations
@@ -11,15 +8,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+import stat
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from hashlib import sha256
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import file_digest, sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 from codeact_team.core.atomic_files import size_without_holes, write_whole
 from codeact_team.core.files import made_named, open_regular, opened, read_regular
@@ -27,15 +26,11 @@ from codeact_team.core.trees import files_below
 from codeact_team.errors import JournalError
 
 MAX_PARTS = 1 << 20
-"""Values and keys; each takes about a hundred bytes, however short it is written."""
+"""Values and keys; each takes about a hundred bytes of memory, however short it is."""
 
 
 def parse(data: bytes) -> JsonValue:
-    """The value that is written as JSON.
-
-    Raises:
-        ValueError: If it is no JSON, is nested too deeply, or has too many parts.
-    """
+    """The value of JSON; raises ``ValueError`` if it is none, is nested too deeply, or has too many parts."""
     # a text is one part, whatever is in it
     if not data.startswith(b'"') and parts_of(data) > MAX_PARTS:
         raise ValueError(f"it has more than {MAX_PARTS:,} parts")
@@ -46,13 +41,22 @@ def parse(data: bytes) -> JsonValue:
 
 
 def parts_of(data: bytes) -> int:
-    """At least as many as the values in a text of JSON."""
+    """An upper bound of the number of values and keys in JSON."""
     return sum(map(data.count, (b",", b"[", b"{", b":"))) + 1
+
+
+@contextmanager
+def reading(what: object) -> Generator[None]:
+    """Within it, something is read; raises :class:`JournalError`, with its name, where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"{what} cannot be read: {error.strerror}") from error
 
 
 MIB = 1 << 20
 DEFAULT_MIB = 1024
-"""MiB that are kept of a run, unless it is said otherwise."""
+"""MiB that are kept of a run by default."""
 _FOR_FILES = 3 / 4
 """The share that files and artifacts may use up: the rest is for what the run needs to go on."""
 
@@ -61,8 +65,8 @@ class Room:
     """Counts the bytes that are written of a run. Threads may share one.
 
     Args:
-        mib: How many MiB there may be; ``None`` for any number.
-        directory: Where the run is kept: what is there already counts, too. Reading it blocks.
+        mib: How many MiB may be written; ``None`` for any number.
+        directory: The directory of the run, whose files count. Reading it blocks.
     """
 
     def __init__(self, mib: int | None, directory: Path) -> None:
@@ -73,7 +77,7 @@ class Room:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing more is to be written."""
+        """Whether nothing more may be written."""
         return self._used >= self._most
 
     def take(self, size: int) -> None:
@@ -82,16 +86,12 @@ class Room:
             self._used += size
 
     def has_for_file(self, size: int) -> bool:
-        """Whether there is room for so many bytes of a file or an artifact."""
+        """Whether so many bytes of a file or an artifact may be written."""
         return self._used + size <= self._most * _FOR_FILES
 
 
 def used_by(directory: Path) -> int:
-    """How many bytes of the disk a directory takes; 0 where there is none. Blocks.
-
-    Raises:
-        JournalError: If they cannot be counted.
-    """
+    """How many bytes of the disk a directory takes; 0 if it does not exist. Blocks."""
     used = 0
     try:
         with opened(directory) as top:
@@ -104,31 +104,32 @@ def used_by(directory: Path) -> int:
     return used
 
 
+# FORMAT.md describes these references
 REFERENCE = "$blob"
 SEE = "$see"
-"""Stands for a text that an earlier line has: its place in bytes, and the path there."""
 SINCE = "$since"
-"""Stands for messages of which an earlier request, at that place, has the first ones."""
+JSON = "$json"
 LONGEST_CHAIN = 32
-"""How many requests refer to the one before, until one has all of its messages again."""
+"""Requests that refer to the one before, until one has all of its messages again."""
 _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
     "$bytes": (base64.b64encode, b"+/"),
     # as pydantic writes it
     "$url-bytes": (base64.urlsafe_b64encode, b"-_"),
 }
 _LARGE = 1024
-"""Bytes of JSON above which a value is kept beside the line."""
+"""Bytes of JSON above which a value becomes a blob."""
 LIGHT = 64 * 1024
 """Characters, keys and items of a value that takes no time worth a thread."""
 _MANY = 1000
+_MOST_TEXTS = 2000
+"""Texts of lines that are remembered, as each request of a conversation refers to those before."""
 _DIGEST = 64
 LARGEST = 64 << 20
-"""Bytes of a blob that is read as a whole, and of all that a value is made of, as often as it is in it, unless less is wanted."""
-_PIECE = 1 << 20
+"""Bytes of a blob that is read as a whole, and by default of a value, in which a blob counts as often as it occurs."""
 
 
 class Reference(dict[str, JsonValue]):
-    """Stands for a value in a line: it is packed as it is."""
+    """A reference, which is packed as it is."""
 
 
 class TooMuchError(JournalError):
@@ -136,17 +137,16 @@ class TooMuchError(JournalError):
 
 
 class Blobs:
-    """The blobs of a run.
+    """The blobs of a run. Reading and writing blocks, and raises :class:`JournalError` where it fails.
 
     Args:
-        directory: Where they are; made when the first is kept.
-        room: How much may be kept; ``None`` for any size.
+        directory: Their directory; made when the first is kept.
+        room: Limits how much is kept; ``None`` for any size.
         sync: Whether each is on the disk before :meth:`keep` returns.
-        is_hidden: Whether there is in some bytes what must not be written.
+        is_hidden: Whether bytes hold a credential.
         largest: Bytes of a value that is unpacked.
+        most: Bytes that are read and unpacked, beyond those of all blobs, as one can be named again and again; ``None`` for any.
         entry_at: Reads the line of the journal at a place.
-        most: Bytes that may be read and unpacked, beyond those that all blobs have, as one can be named again and again; ``None`` for
-            any.
     """
 
     def __init__(
@@ -169,81 +169,52 @@ class Blobs:
         self._sync = sync
         self._is_hidden = is_hidden
         self._known: set[str] = set()
+        self._texts: dict[tuple[str | int, ...], str] = {}
+        """Texts of lines that were referred to."""
         self._safe: set[Path] = set()
         """Directories whose own names are on the disk."""
 
     def keep(self, data: bytes) -> str:
-        """Keep bytes, and return their digest. Blocks.
-
-        Raises:
-            JournalError: If they cannot be written.
-        """
-        digest = sha256(data).hexdigest()
-        if digest not in self._known:
-            self._add(digest, data)
-        return digest
+        """Keep bytes, and return their digest."""
+        return self._add(sha256(data).hexdigest(), data)
 
     def keep_if_room(self, data: bytes) -> str | None:
-        """Keep bytes of a file or an artifact, if there is room for them or they are kept already; ``None`` if not. Blocks.
-
-        Raises:
-            JournalError: As :meth:`keep`.
-        """
+        """Keep bytes of a file or an artifact; ``None`` if no room is left for them, and they are not kept already."""
         digest = sha256(data).hexdigest()
-        if digest not in self._known:
-            if self._room is not None and not self._room.has_for_file(size_without_holes(data)):
-                try:
-                    if not self._is_whole(digest, data):
-                        return None
-                except OSError as error:
-                    raise self._unwritten(digest, error) from error
-            self._add(digest, data)
-        return digest
+        has_room = (
+            digest in self._known
+            or self._room is None
+            or self._room.has_for_file(size_without_holes(data))
+            or self._is_whole(digest, data)
+        )
+        return self._add(digest, data) if has_room else None
 
     def read(self, digest: str) -> bytes:
-        """The bytes with a digest. Blocks.
-
-        Raises:
-            JournalError: If they are not there, or are others.
-        """
+        """The bytes with a digest."""
         path = self._path(digest)
         # nothing more is read when it is used up
         self._spend(0)
-        try:
+        with reading(path):
             data = read_regular(path, LARGEST)
-        except OSError as error:
-            raise JournalError(f"{path} cannot be read: {error.strerror}") from error
         self._spend(len(data))
         if sha256(data).hexdigest() != digest:
-            raise JournalError(f"{path} is not what was written: its digest differs")
+            raise _changed(path)
         return data
 
     def file(self, digest: str, size: int) -> Path:
-        """The file that has the bytes with a digest. Blocks.
-
-        Args:
-            digest: Their digest.
-            size: How many they are.
-
-        Raises:
-            JournalError: As :meth:`read`.
-        """
+        """The file that has ``size`` bytes with a digest."""
         path = self._path(digest)
-        try:
-            with open(open_regular(path), "rb") as file:
-                found = sha256()
-                # a sparse file of a terabyte takes no room on a disk
-                is_whole = os.fstat(file.fileno()).st_size == size
-                while is_whole and (piece := file.read(_PIECE)):
-                    found.update(piece)
-        except OSError as error:
-            raise JournalError(f"{path} cannot be read: {error.strerror}") from error
-        if not is_whole or found.hexdigest() != digest:
-            raise JournalError(f"{path} is not what was written: its digest differs")
+        with reading(path), open(open_regular(path), "rb") as file:
+            # a sparse file of a terabyte takes no room on a disk
+            is_whole = (
+                os.fstat(file.fileno()).st_size == size and file_digest(file, "sha256").hexdigest() == digest
+            )
+        if not is_whole:
+            raise _changed(path)
         return path
 
     def pack(self, value: JsonValue) -> JsonValue:
-        """A value as a line has it: what is large in it, and what is large as a whole, by reference. Blocks."""
+        """A value as a line has it, with references to blobs for what is large in it, or as a whole."""
         if not is_light(value, _LARGE):
             return self._pack(value)
         data = _json(value)
@@ -251,35 +222,51 @@ class Blobs:
         return value if len(data) <= _LARGE and b'"$' not in data else self._pack(value)
 
     def unpack(self, value: JsonValue) -> JsonValue:
-        """The value that was packed. Blocks.
+        """The value that was packed.
 
         Raises:
-            JournalError: As :meth:`read`, or if the value is too large: a few blobs can name each other again and again.
+            JournalError: If a blob cannot be read, or the value is too large: a few blobs can name each other again and again.
             TooMuchError: If all values that were unpacked are.
         """
         unpacking = _Unpacking(self, self._largest)
         try:
             return unpacking.value(value)
         except (LookupError, RecursionError, TypeError, ValueError) as error:
-            raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
+            raise self._foreign(error) from error
         finally:
             self._spend(unpacking.bytes)
 
     def opened(self, value: JsonValue) -> JsonValue:
-        """A value that was packed, without what is large as a whole; its parts stay packed. Blocks.
-
-        Raises:
-            JournalError: As :meth:`read`, or if that is none of ours.
-        """
+        """A packed value, read from its blob if it is one; its parts stay packed."""
         if not isinstance(value, dict) or REFERENCE not in value:
             return value
         try:
             return parse(self.read(str(value[REFERENCE])))
         except ValueError as error:
-            raise JournalError(f"{self._directory} has what codeact-team does not write: {error}") from error
+            raise self._foreign(error) from error
+
+    def text_at(self, start: int, *path: str | int) -> str:
+        """The text in the line at a place."""
+        place = start, *path
+        if (text := self._texts.get(place)) is not None:
+            return text
+        found: Any = self.entry_at(start)
+        for key in path:
+            found = self.opened(found[key])
+        if not isinstance(found, str):
+            raise ValueError("what is referred to is no text")
+        # longer ones are blobs, unless somebody else wrote the journal
+        if len(found) <= _LARGE:
+            if len(self._texts) == _MOST_TEXTS:
+                self._texts.clear()
+            self._texts[place] = found
+        return found
+
+    def _foreign(self, error: Exception) -> JournalError:
+        return JournalError(f"{self._directory} has what codeact-team does not write: {error}")
 
     def _spend(self, size: int) -> None:
-        """Count bytes that were read, or that a value has."""
+        """Count bytes that were read or unpacked."""
         if self._left is None:
             return
         self._left -= size
@@ -295,68 +282,72 @@ class Blobs:
             # in base64 nobody has looked for all spellings of a credential; as bytes they would be plain
             if not self._is_hidden(held):
                 return {key: self.keep(held), "size": len(held)}
-        packed = self._pack_parts(value)
-        if not isinstance(packed, str | dict | list):
-            return packed
+        if isinstance(value, Reference):
+            packed: JsonValue = {JSON: self._pack(value[JSON])} if JSON in value else value
+        elif isinstance(value, list):
+            packed = [self._pack(item) for item in value]
+        elif isinstance(value, dict):
+            packed = {_escaped(key): self._pack(item) for key, item in value.items()}
+        elif isinstance(value, str):
+            packed = value
+        else:
+            return value
         data = _json(packed)
         return packed if len(data) <= _LARGE else {REFERENCE: self.keep(data), "size": len(data)}
 
-    def _pack_parts(self, value: JsonValue) -> JsonValue:
-        if isinstance(value, Reference):
-            return value
-        if isinstance(value, list):
-            return [self._pack(item) for item in value]
-        if isinstance(value, dict):
-            return {
-                f"${key}" if key.startswith("$") else key: self._pack(item) for key, item in value.items()
-            }
-        return value
-
-    def _add(self, digest: str, data: bytes) -> None:
-        try:
-            self._write(digest, data)
-        except OSError as error:
-            raise self._unwritten(digest, error) from error
-        self._known.add(digest)
-
-    def _unwritten(self, digest: str, error: OSError) -> JournalError:
-        return JournalError(
-            f"{self._path(digest)} cannot be written: {error.strerror}. The run stops here, and can be resumed"
-        )
-
     def _is_whole(self, digest: str, data: bytes) -> bool:
-        """Whether the bytes are there; what a power cut has torn is written once more."""
-        path = self._path(digest)
-        return path.is_file() and path.stat().st_size == len(data)
+        """Whether the bytes are kept; what a power cut has torn is written once more."""
+        try:
+            status = self._path(digest).stat()
+        except OSError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_size == len(data)
 
     def _path(self, digest: str) -> Path:
         if len(digest) != _DIGEST or not digest.isalnum():
             raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
         return self._directory / digest[:2] / digest[2:]
 
-    def _write(self, digest: str, data: bytes) -> None:
+    def _add(self, digest: str, data: bytes) -> str:
+        if digest in self._known:
+            return digest
         path = self._path(digest)
-        if not self._is_whole(digest, data):
-            with made_named(path.parent, 0o700) as directory:
-                write_whole(directory, path.name, data, sync=self._sync)
-            if self._room is not None:
-                self._room.take(size_without_holes(data))
-        if self._sync:
-            sync(path)
-            sync(path.parent)
-            if path.parent not in self._safe:
-                sync(self._directory)
-                sync(self._directory.parent)
-                self._safe.add(path.parent)
+        try:
+            if not self._is_whole(digest, data):
+                with made_named(path.parent, 0o700) as directory:
+                    write_whole(directory, path.name, data, sync=self._sync)
+                if self._room is not None:
+                    self._room.take(size_without_holes(data))
+            if self._sync:
+                sync(path)
+                sync(path.parent)
+                if path.parent not in self._safe:
+                    sync(self._directory)
+                    sync(self._directory.parent)
+                    self._safe.add(path.parent)
+        except OSError as error:
+            raise JournalError(
+                f"{path} cannot be written: {error.strerror}. The run stops here, and can be resumed"
+            ) from error
+        self._known.add(digest)
+        return digest
+
+
+def _changed(path: Path) -> JournalError:
+    return JournalError(f"{path} is not what was written: its digest differs")
+
+
+def _escaped(key: str) -> str:
+    return f"${key}" if key.startswith("$") else key
 
 
 def is_reference(packed: Mapping[str, JsonValue]) -> bool:
-    """Whether a packed mapping stands for a text that is kept elsewhere."""
-    return SEE in packed or not packed.keys().isdisjoint(_IN_BASE64)
+    """Whether a packed mapping stands for a text."""
+    return SEE in packed or JSON in packed or not packed.keys().isdisjoint(_IN_BASE64)
 
 
 def is_light(value: JsonValue, most: int = LIGHT) -> bool:
-    """Whether a value has no more than so many characters, keys and items. Looks at no more than that."""
+    """Whether a value has at most so many characters, keys and items. Looks at no more than that."""
     pending = [value]
     while pending:
         inner = pending.pop()
@@ -374,28 +365,18 @@ def is_light(value: JsonValue, most: int = LIGHT) -> bool:
 
 
 class _Unpacking:
-    """Unpacks one value. Each blob is read once; what is in it counts as often as it is in the value.
-
-    Args:
-        blobs: Where blobs are.
-        largest: How many bytes the value may have.
-    """
+    """Unpacks one value. Each blob is read once; it counts as often as it is in the value."""
 
     def __init__(self, blobs: Blobs, largest: int) -> None:
         self._blobs = blobs
         self._largest = largest
         self._known: dict[tuple[str, str], tuple[JsonValue, int, int]] = {}
-        """By key and digest: what a blob stands for, how many bytes of memory its texts take, and how many parts it has."""
+        """By key and digest, the value of a blob, the bytes of memory that it takes, and how many parts it has."""
         self.bytes = self._parts = 0
-        """Of all that was unpacked so far."""
+        """Of all that was unpacked."""
 
     def value(self, value: JsonValue) -> JsonValue:
-        """A value without references.
-
-        Raises:
-            JournalError: If a blob cannot be read, or the value is too large.
-            ValueError: If a blob holds no JSON.
-        """
+        """A value without references."""
         if isinstance(value, list):
             return [self.value(item) for item in value]
         if not isinstance(value, dict):
@@ -407,6 +388,10 @@ class _Unpacking:
             return self._seen(value[SEE])
         if SINCE in value:
             return self._since(value)
+        if JSON in value:
+            text = to_json(self.value(value[JSON])).decode()
+            self._count(sys.getsizeof(text), 1)
+            return text
         return {key[1:] if key.startswith("$") else key: self.value(item) for key, item in value.items()}
 
     def _held(self, key: str, digest: str) -> JsonValue:
@@ -426,14 +411,9 @@ class _Unpacking:
         return found
 
     def _seen(self, place: JsonValue) -> JsonValue:
-        start, *path = cast("list[Any]", place)
-        found: Any = self._blobs.entry_at(int(start))
-        for key in path:
-            found = self._blobs.opened(found[key])
-        if not isinstance(found, str):
-            raise ValueError("what is referred to is no text")
-        self._count(sys.getsizeof(found), 1)
-        return found
+        text = self._blobs.text_at(*cast("list[Any]", place))
+        self._count(sys.getsizeof(text), 1)
+        return text
 
     def _since(self, messages: dict[str, JsonValue]) -> JsonValue:
         pieces: list[tuple[int, JsonValue]] = []
@@ -467,7 +447,7 @@ def _as_int(value: JsonValue) -> int:
 
 
 def _memory_of(data: bytes) -> int:
-    """Bytes that a text takes, one character of which may make all others larger."""
+    """Bytes of memory that a text takes: one wide character makes all others larger."""
     return sys.getsizeof(data.decode(errors="replace"))
 
 
@@ -481,7 +461,7 @@ def _json(value: JsonValue) -> bytes:
 
 
 def _bytes_of(text: str) -> tuple[str, bytes] | None:
-    """What a text is the base64 of, if it is that and nothing else would be written the same, and the key for it."""
+    """The bytes of a text in base64, and the key of its spelling; ``None`` if encoding them would not give the same text."""
     for key, (encode, special) in _IN_BASE64.items():
         with suppress(ValueError):
             held = base64.b64decode(text, special, validate=True)
@@ -491,7 +471,7 @@ def _bytes_of(text: str) -> tuple[str, bytes] | None:
 
 
 def sync(path: Path) -> None:
-    """Let a file, or the names in a directory, survive a power cut. Blocks."""
+    """Put a file, or the names in a directory, on the disk, so that it survives a power cut. Blocks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

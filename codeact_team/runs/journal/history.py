@@ -1,4 +1,4 @@
-"""What a journal says of a run so far."""
+"""The history of a run, as its journal has it."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from codeact_team.tools.autogen_parts import PersonInput
 
 
 class EffectState(Enum):
-    """What is known of an effect."""
+    """How an effect has ended."""
 
     UNDER_WAY = auto()
-    """It had begun when the run ended, or it was cancelled."""
+    """It had not ended when the run did, or was cancelled."""
     ANSWERED = auto()
     FAILED = auto()
 
 
 @dataclass(slots=True)
 class EffectRecord:
-    """An effect of the run before.
+    """A recorded effect.
 
     Attributes:
-        n: The number of its entry.
-        key: A digest of who asked what, and in which block or attempt.
-        by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
-        kind: What sort of effect it is.
-        owner: The number of the block, or of the attempt, that asked.
+        n: Its number.
+        key: The key of its request.
+        by: Its caller: the name of an agent, ``@``, and the place in the config of the component that was asked.
+        kind: The kind of the effect.
+        owner: The number of the block or the attempt that asked.
         attempt: The same, if it is an attempt.
-        within: The number of the effect that asked.
         at: When it began, in seconds since the epoch.
-        began: Where in the journal its entry is.
-        state: What is known of it.
-        ended: Where that of its end is.
-        seconds: Wall-clock time that it has taken.
-        went_on: Whether whoever asked has asked for more since, in the same life of the run: a failure was not the end.
-        is_taken: Whether it has been given to whoever asks for it now.
-        waits_for: The number of the question to a person without whose answer nothing of it is done; ``None`` once it had one.
-        is_given: Whether it was answered after the run had ended, and nobody has got this answer yet.
-        has_left_files: Whether it was interrupted, and the files that it has left are known.
+        began: Where in the journal the entry of its begin is.
+        state: How it has ended.
+        ended: Where in the journal the entry of its end is.
+        seconds: The wall-clock time that it took.
+        went_on: Whether its caller asked for more after it had failed, before the run ended.
+        is_taken: Whether it has answered a request of the resumed run.
+        within: The number of the effect that asked.
+        waits_for: The number of the question to a person that has to be answered before it begins; ``None`` once that is.
+        is_given: Whether it was answered after the run had ended, and its caller does not have the answer yet.
+        has_left_files: Whether it was interrupted, and the files that it left are recorded.
     """
 
     n: int
@@ -78,17 +78,17 @@ class EffectRecord:
 
     @property
     def place(self) -> str:
-        """Where the part that was asked is in the config."""
+        """The place in the config of the component that was asked."""
         return self.by.partition("@")[2]
 
     @property
     def is_settled(self) -> bool:
-        """Whether the run knew what had become of it, and went on."""
+        """Whether its caller knew how it had ended, and continued."""
         return self.state is EffectState.ANSWERED or (self.state is EffectState.FAILED and self.went_on)
 
     @property
     def is_not_begun(self) -> bool:
-        """Whether nothing of it has been done: a person was asked first, or is what it asks, and has not answered."""
+        """Whether nothing of it has been done: it is, or waits for, a question that a person has not answered."""
         return self.state is EffectState.UNDER_WAY and (self.is_for_a_person or self.waits_for is not None)
 
     @property
@@ -98,18 +98,18 @@ class EffectRecord:
 
 
 CallerKey = tuple[str, str, int | None]
-"""Who asked, for what sort of effect, and in which block or attempt."""
+"""A caller, the kind of its effects, and the block or attempt in which it asks."""
 ForkKey = tuple[str, int | None]
-"""The place of an executor, and the number of the attempt that has a branch of its session."""
+"""The place of an executor, and the number of the attempt that has a fork of its session; ``None`` for the session."""
 
 
 @dataclass
 class AttemptRecords:
-    """Attempts that an agent made side by side.
+    """The attempts of one fork.
 
     Attributes:
-        numbers: Those of the attempts, counted from 1, with those of their effects.
-        promotion: That of the effect by which one of them is gone on with, and the others are dropped; ``None`` if none is.
+        numbers: The numbers of their effects, by their own numbers from 1.
+        promotion: The number of the effect that chose one of them.
     """
 
     numbers: dict[int, int] = field(default_factory=dict[int, int])
@@ -118,47 +118,59 @@ class AttemptRecords:
 
 @dataclass
 class SandboxHistory:
-    """What code has left behind in one executor.
+    """What code has left in a session, or in a fork of it.
 
     Attributes:
-        blocks: Those that have run since its interpreter has started, in order.
+        blocks: The blocks that have run since its interpreter started, in order.
         is_repeatable: Whether all of them came to their own end.
-        lives_on: Whether variables live on from one to the next.
+        lives_on: Whether its variables live on from one block to the next.
     """
 
     blocks: list[EffectRecord] = field(default_factory=list[EffectRecord])
     is_repeatable: bool = True
     lives_on: bool = False
 
-    def go_on_from(self, branch: SandboxHistory, attempts: AttemptRecords) -> None:
-        """A branch of it has taken its place, that of one of some attempts, and none of another of them."""
+    def adopt(self, chosen: SandboxHistory, attempts: AttemptRecords) -> None:
+        """Append the blocks of the chosen attempt, and drop those of the others."""
         others = {*attempts.numbers.values()}
-        self.blocks = [block for block in self.blocks if block.attempt not in others] + branch.blocks
-        self.is_repeatable = self.is_repeatable and branch.is_repeatable
+        self.blocks = [block for block in self.blocks if block.attempt not in others] + chosen.blocks
+        self.is_repeatable = self.is_repeatable and chosen.is_repeatable
         self.lives_on = True
 
+    def add(self, block: EffectRecord, ran: Mapping[str, Any]) -> None:
+        """Add a block that has ended."""
+        outcome, state_lost = Outcome(ran["outcome"]), ran["state_lost"]
+        self.lives_on = state_lost is not None
+        if state_lost:
+            self.forget()
+        is_done = outcome is Outcome.COMPLETED
+        if outcome not in (Outcome.DENIED, Outcome.NOT_RUN) and (is_done or not state_lost):
+            self.blocks.append(block)
+            self.is_repeatable = self.is_repeatable and is_done
+
     def forget(self) -> None:
-        """The interpreter is gone."""
+        """Note the loss of the interpreter."""
         self.blocks.clear()
         self.is_repeatable = True
 
 
 class History:
-    """The past of a run, which is asked for each effect in turn. Blocks.
+    """The recorded effects of a run, each of which answers one request. Reading blocks.
 
     Args:
-        directory: Where the run is kept.
+        directory: The directory of the run.
 
     Attributes:
-        blobs: What is kept beside its journal.
+        blobs: The blobs of its journal.
         last: The highest number of an effect, a turn or a run.
-        sandboxes: By the place of the executor in the config, and the attempt that has a branch there.
-        workspaces: By its name, where in the journal its entries are, each with the number of the block that it belongs to.
-        rebuilding: The names of workspaces that were on the way back when the run ended once more.
-        under_way: Blocks that were running when the run ended, by the numbers of their entries.
-        chain: What authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
-        copies: Where files of the run were copied to so far, or were to be.
-        open: The questions for which the run was parked, and that nobody has answered, by the numbers of their entries.
+        sandboxes: What code has left, by executor and fork.
+        workspaces: The entries of the files of each workspace: the number of the block, and where in the journal it is.
+        rebuilding: The names of workspaces that were being restored when the run ended once more.
+        under_way: Blocks that were running when the run ended, by their numbers.
+        chain: Authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
+        copies: Where files of the run were, or were to be, copied to.
+        open: The questions for which the run was parked and that are not answered, by the numbers of their effects.
+        full_mib: How many MiB of the run were kept, where these were used up before its end.
 
     Raises:
         JournalError: If the journal cannot be read.
@@ -174,26 +186,25 @@ class History:
         self.under_way: dict[int, EffectRecord] = {}
         self.copies: list[str] = []
         self.open: dict[int, OpenQuestion] = {}
+        self.full_mib: int | None = None
+        self._effects: dict[int, EffectRecord] = {}
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: dict[str, list[EffectRecord]] = defaultdict(list)
         self._by_caller: dict[CallerKey, list[EffectRecord]] = defaultdict(list)
         self._attempts: dict[tuple[str, int | None], AttemptRecords] = {}
-        """By who made them, those that were made last."""
+        """The attempts of the last fork, by caller and owner."""
         self._forks: dict[int, AttemptRecords] = {}
-        """All of them, by the numbers of their forks, and of each attempt."""
+        """The attempts of all forks, by the number of the fork, and of each attempt."""
         self._last_asked = 0
         """The number of the last effect."""
         self._has_ended = False
-        """Whether the work was over then."""
+        """Whether the work was over after that."""
         self._failed: dict[tuple[str, int | None], EffectRecord] = {}
-        """By who asked, and in which attempt, what has failed last."""
+        """The last failed effect, by caller and attempt, until that asks for more."""
         self._cancelled: dict[int, Mapping[str, Any]] = {}
-        """By the numbers of blocks that were cancelled, how they ran, as long as their agents have asked for nothing since."""
-        self._effects: dict[int, EffectRecord] = {}
+        """How cancelled blocks ran, by their numbers, until their agents ask for more."""
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
-        """What was in each workspace after so many of its entries, as was asked last."""
-        self.full_mib: int | None = None
-        """How many MiB of the run were kept, where these were used up before it had ended."""
+        """The files of each workspace after so many of its entries, as returned last."""
         with LogReader(self._lines, directory.chain()) as log:
             for entry in log.new():
                 with understood(self._lines):
@@ -201,101 +212,87 @@ class History:
                     self._take(log.offset, entry)
             self.chain = log.chain
 
-    def told(self, record: str) -> RunResumed:
-        """What a person may want to know before the run goes on."""
+    def resumed(self, record: str) -> RunResumed:
+        """The event of resuming the run, which is kept in the directory ``record``."""
         answered = Counter(
             effect.kind for effect in self._effects.values() if effect.state is EffectState.ANSWERED
         )
-        sandboxes = [
-            sandbox
+        blocks = [
+            block
             for (_, attempt), sandbox in self.sandboxes.items()
             if sandbox.lives_on and (attempt is None or self._forks[attempt].promotion is None)
+            for block in sandbox.blocks
         ]
-        blocks = [block for sandbox in sandboxes for block in sandbox.blocks]
         seconds = sum(block.seconds for block in blocks)
         return RunResumed(record=record, answered=dict(answered), repeated=len(blocks), seconds=seconds)
 
     @property
     def has_answers(self) -> bool:
-        """Whether questions were answered since the run had ended."""
+        """Whether questions were answered since the run ended."""
         return any(effect.is_given for effect in self._effects.values())
 
     def is_decided(self, call: EffectRecord) -> bool:
-        """Whether the question that a call waits for was answered since the run had ended."""
+        """Whether the question that a call waits for was answered since the run ended."""
         return call.waits_for is not None and self._effects[call.waits_for].is_given
 
-    def next(self, key: str, within: int | None) -> EffectRecord | None:
-        """Take the first effect with this key that is there; ``None`` if there is no more.
-
-        Args:
-            key: Of what is asked.
-            within: The number of the effect that asks. What a person is asked in another one is another question.
-        """
-        waiting = self._by_key.get(key)
+    def next(self, request: Request) -> EffectRecord | None:
+        """Take the next recorded effect for this request; ``None`` if there is none left."""
+        waiting = self._by_key.get(request.key, [])
         if waiting and waiting[0].is_for_a_person:
-            waiting = [each for each in waiting if each.within == within]
+            # what a person is asked within another effect is another question
+            waiting = [each for each in waiting if each.within == request.caller.within]
         return _first_of(waiting)
 
     def next_settled(self, request: Request) -> EffectRecord | None:
-        """Take what was asked then where this is asked now: the same if it was asked, or else what is next of this asker.
-
-        Of what code asks for, only the same.
-
-        Args:
-            request: What is asked.
-        """
-        of_caller = None if request.kind == "tool_call" else self._by_caller.get(_caller_of(request))
-        for waiting in (self._by_key.get(request.key), of_caller):
-            while (effect := _first_of(waiting)) is not None:
-                if effect.is_settled:
-                    return effect
+        """Take the recorded effect for this request, or else the next of the same caller, unless code asks for a tool."""
+        of_caller: list[EffectRecord] = []
+        if request.kind != ToolCall.kind:
+            of_caller = self._by_caller.get(_caller_of(request), of_caller)
+        while (found := self.next(request) or _first_of(of_caller)) is not None:
+            if found.is_settled:
+                return found
         return None
 
     def has_more(self, request: Request) -> bool:
-        """Whether this caller has asked for more of this kind than what was taken."""
-        waiting = self._by_caller.get(_caller_of(request), ())
-        return any(effect.is_settled and not effect.is_taken for effect in waiting)
+        """Whether more effects of this caller and kind are recorded than were taken."""
+        return any(map(_is_left, self._by_caller.get(_caller_of(request), ())))
+
+    def count_left_in(self, block: int) -> int:
+        """How many effects that a block has asked for were not taken."""
+        return sum(
+            sum(map(_is_left, waiting)) for (*_, owner), waiting in self._by_caller.items() if owner == block
+        )
 
     @property
     def order(self) -> Sequence[int]:
-        """The numbers of the effects that were asked outside of others, in the order in which they had ended."""
+        """The numbers of the effects that are not within others, in the order of their ends."""
         settled = [effect for effect in self._effects.values() if effect.is_settled and effect.within is None]
         return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
 
-    def is_promoted(self, fork: EffectRecord) -> bool:
-        """Whether one of the branches that a fork has made is gone on with."""
+    def is_chosen(self, fork: EffectRecord) -> bool:
+        """Whether one of the attempts of a fork was chosen."""
         return self._forks[fork.n].promotion is not None
 
-    def may_go_on(self, fork: EffectRecord) -> bool:
-        """Whether the work was over with the attempts that a fork was made for: with higher limits, they may go on."""
+    def may_continue(self, fork: EffectRecord) -> bool:
+        """Whether the work was over with the attempts of a fork, so that they may continue under higher limits."""
         return self._has_ended and self._forks[fork.n].promotion == self._last_asked
 
-    def left_in(self, block: int | None) -> Sequence[EffectRecord]:
-        """What was asked in a block, or outside of all, and was not taken."""
-        return [
-            effect
-            for (*_, where), waiting in self._by_caller.items()
-            if where == block
-            for effect in waiting
-            if effect.is_settled and not effect.is_taken
-        ]
-
     def outcome(self, effect: EffectRecord) -> JsonValue:
-        """What came of an effect that was answered."""
+        """The outcome of an answered effect."""
         entry = self._entry(effect.ended)
-        # what a person has answered later has no event
+        # an answer that a person has given later has no event
         return self.blobs.unpack(entry.get("end", entry)["outcome"])
 
     def error(self, effect: EffectRecord) -> JsonValue:
-        """What an effect that has failed has raised, as :func:`recorded_error` takes it."""
+        """The error of a failed effect, as :func:`recorded_error` takes it."""
         return self.blobs.unpack(self._entry(effect.ended)["end"]["error"])
 
     def request(self, effect: EffectRecord) -> JsonValue:
-        """What was asked."""
+        """The request for an effect."""
         return self.blobs.unpack(self._entry(effect.began)["ask"]["request"])
 
     def files(self, workspace: str, before: int) -> dict[str, Any]:
-        """What was in a workspace when a block began: by path, digest, size and whether it is executable.
+        """The files of a workspace when a block began: by path, their digest, size and whether they are executable.
 
         Args:
             workspace: Its name.
@@ -310,7 +307,7 @@ class History:
             gone = set(entry["gone"])
             found = {path: file for path, file in (found | entry["changed"]).items() if path not in gone}
             taken += 1
-        # whoever asks next asks for a later time, as a rule
+        # the next caller asks for a later time, as a rule
         self._files[workspace] = taken, found
         return found
 
@@ -319,17 +316,19 @@ class History:
 
     def _take(self, offset: int, entry: Entry) -> None:
         if (ask := entry.get("ask")) is not None:
-            self._ask(offset, entry, ask)
+            self._take_ask(offset, entry, ask)
         elif (end := entry.get("end")) is not None:
-            self._take_end(offset, entry, end)
+            # the end of an effect that was answered from the history has neither
+            if "outcome" in end or "error" in end:
+                self._take_end(self._effect(entry["span"]), offset, entry["at"], end)
         elif "type" in entry:
             self._take_event(entry)
         elif (n := entry.get("given")) is not None:
-            self._end(n, offset, EffectState.ANSWERED, entry)
+            self._take_answer(self._effect(n), offset, entry)
         elif (mib := entry.get("full")) is not None:
             self.full_mib = int(mib)
         elif (n := entry.get("used")) is not None:
-            self._go_on(self._effects[n])
+            self._use(self._effects[n])
         elif (copies := entry.get("copies")) is not None:
             self.copies += map(str, cast("list[Any]", self.blobs.unpack(copies)))
         elif "resumed" in entry:
@@ -339,13 +338,6 @@ class History:
         else:
             self._take_files(offset, entry)
 
-    def _take_end(self, offset: int, entry: Entry, end: Mapping[str, Any]) -> None:
-        if "outcome" in end:
-            self._end(entry["span"], offset, EffectState.ANSWERED, entry, end.get("ran"))
-        elif "error" in end:
-            state = EffectState.UNDER_WAY if end.get("cancelled") else EffectState.FAILED
-            self._end(entry["span"], offset, state, entry)
-
     def _take_event(self, event: Mapping[str, Any]) -> None:
         if event["type"] == RunEnded.type:
             self._has_ended = True
@@ -354,7 +346,7 @@ class History:
             assert isinstance(parked, RunParked)
             self.open = {question.n: question for question in parked.questions}
         elif event["type"] == SandboxLost.type:
-            # where a block is under way, its result says what was lost
+            # where a block is under way, its result reports the loss
             place = event.get("place", "")
             if all(effect.place != place for effect in self.under_way.values()):
                 self.sandboxes[place, None].forget()
@@ -376,135 +368,128 @@ class History:
                 kept.pop()
             kept.append((files["block"], offset))
 
-    def _ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
+    def _take_ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["span"]
         if (repeated := repeated_of(ask)) is not None:
             self._effects[n] = self._effects[repeated.span]
             return
-        key, owner, within = ask["key"], ask.get("block", ask.get("attempt")), ask.get("within")
+        owner, within, attempt = ask.get("block", ask.get("attempt")), ask.get("within"), ask.get("attempt")
         # the same few, again and again
         by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
-        attempt = ask.get("attempt")
-        effect = EffectRecord(n, key, by, kind, owner, attempt, entry["at"], offset, within=within)
+        effect = EffectRecord(n, ask["key"], by, kind, owner, attempt, entry["at"], offset, within=within)
         self._effects[n] = effect
-        self._by_key[key].append(effect)
-        if effect.is_for_a_person and (call := self._call_of(effect, ask)) is not None:
-            call.waits_for = n
+        self._by_key[effect.key].append(effect)
         if within == owner:
-            # what is within another effect, such as a team that is a tool, is known when that is
+            # what is within another effect, such as a team that is a tool, is answered with that
             self._by_caller[by, kind, owner].append(effect)
         if (failed := self._failed.pop((by, attempt), None)) is not None:
             failed.went_on = True
         self._settle_cancelled(effect)
         self._last_asked, self._has_ended = n, False
+        if kind == AskedQuestion.kind:
+            self._let_call_wait(effect, ask)
         if kind == Fork.kind:
             self._attempts[by, owner] = self._forks[n] = AttemptRecords()
         elif kind == Attempt.kind:
             attempts = self._forks[n] = self._attempts[by, owner]
             attempts.numbers[ask["request"]["attempt"]] = n
         elif attempt is not None:
-            # where the work was over, it may have gone on
+            # it may continue after the work was over
             self._forks[attempt].promotion = None
         if "block" in kind or kind == Promotion.kind:
             self.under_way[n] = effect
 
-    def _call_of(self, question: EffectRecord, ask: Mapping[str, Any]) -> EffectRecord | None:
-        """The call of a tool that a question is about, if it is about one: it is made when that is approved."""
+    def _let_call_wait(self, question: EffectRecord, ask: Mapping[str, Any]) -> None:
+        """Let the call of a tool wait for its approval. Code of an agent that is a tool is approved in the same place."""
         call = None if question.within is None else self._effects.get(question.within)
-        if question.kind != AskedQuestion.kind or call is None or call.kind != ToolCall.kind:
-            return None
-        # code of an agent that is a tool may be asked about in the same place
-        request: Any = self.blobs.unpack(ask["request"])
-        return call if request["approval"]["kind"] == "tool" else None
+        if call is not None and call.kind == ToolCall.kind:
+            request: Any = self.blobs.unpack(ask["request"])
+            if request["approval"]["kind"] == "tool":
+                call.waits_for = question.n
 
-    def _take_answer(self, effect: EffectRecord, key: str) -> None:
-        """An answer that was given after the run had ended."""
-        question = self.open.pop(effect.n, None)
-        if question is None or question.key != key:
+    def _effect(self, n: int) -> EffectRecord:
+        if (effect := self._effects.get(n)) is None:
+            raise JournalError(
+                f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
+            )
+        return effect
+
+    def _take_answer(self, question: EffectRecord, offset: int, entry: Entry) -> None:
+        """Take an answer that was given after the run had ended."""
+        asked = self.open.pop(question.n, None)
+        if asked is None or asked.key != entry["key"]:
             raise JournalError(
                 f"{self._lines}: an answer to a question that was not open: the journal is damaged"
             )
-        effect.is_given = True
+        question.state, question.ended, question.is_given = EffectState.ANSWERED, offset, True
 
-    def _go_on(self, question: EffectRecord) -> None:
-        """Whoever has asked a question knows the answer: from now on it may do anything."""
+    def _take_end(self, effect: EffectRecord, offset: int, at: float, end: Mapping[str, Any]) -> None:
+        ran = end.get("ran")
+        is_cancelled = end.get("cancelled", False)
+        if ran is not None and Outcome(ran["outcome"]) is Outcome.CANCELLED:
+            # as if the run had been killed just then, unless the agent asks for more
+            is_cancelled, self._cancelled[effect.n] = True, ran
+        effect.ended, effect.seconds = offset, at - effect.at
+        if is_cancelled:
+            effect.state = EffectState.UNDER_WAY
+            return
+        self.under_way.pop(effect.n, None)
+        if effect.is_for_a_person:
+            self._use(effect)
+        if "error" in end:
+            effect.state = EffectState.FAILED
+            self._failed[effect.by, effect.attempt] = effect
+            return
+        effect.state = EffectState.ANSWERED
+        if effect.kind == Promotion.kind:
+            self._choose(effect, is_lost=end["outcome"] is not None)
+        if ran is not None:
+            self.sandboxes[effect.place, effect.attempt].add(effect, ran)
+
+    def _use(self, question: EffectRecord) -> None:
+        """Note that the caller of a question has the answer, and may do anything from then on."""
         question.is_given = False
         call = None if question.within is None else self._effects.get(question.within)
         if call is not None and call.waits_for == question.n:
             call.waits_for = None
 
-    def _end(
-        self, n: int, offset: int, state: EffectState, entry: Entry, ran: Mapping[str, Any] | None = None
-    ) -> None:
-        if (effect := self._effects.get(n)) is None:
-            raise JournalError(
-                f"{self._lines}: the end of an effect that has not begun: the journal is damaged"
-            )
-        if ran is not None and Outcome(ran["outcome"]) is Outcome.CANCELLED:
-            # as the run was stopped; unless its agent has gone on from there, it is as if it had been killed just then
-            state, self._cancelled[effect.n] = EffectState.UNDER_WAY, ran
-        effect.state, effect.ended, effect.seconds = state, offset, entry["at"] - effect.at
-        if (key := entry.get("key")) is not None:
-            self._take_answer(effect, key)
-        elif state is not EffectState.UNDER_WAY and effect.is_for_a_person:
-            self._go_on(effect)
-        if state is not EffectState.UNDER_WAY:
-            self.under_way.pop(effect.n, None)
-        if state is EffectState.FAILED:
-            self._failed[effect.by, effect.attempt] = effect
-        if state is EffectState.ANSWERED and effect.kind == Promotion.kind:
-            self._promote(effect, is_lost=entry["end"]["outcome"] is not None)
-        if ran is not None and effect.n not in self._cancelled:
-            self._ran(effect, ran)
-
-    def _promote(self, promotion: EffectRecord, *, is_lost: bool) -> None:
-        """A branch has taken the place of its session, unless it ``is_lost``; the others have ended."""
+    def _choose(self, promotion: EffectRecord, *, is_lost: bool) -> None:
+        """Note the choice of an attempt, whose fork is its session from then on unless it ``is_lost``."""
         attempts = self._attempts[promotion.by, promotion.owner]
         attempts.promotion = promotion.n
         if not is_lost:
             request: Any = self.request(promotion)
-            branch = self.sandboxes[promotion.place, attempts.numbers[request["attempt"]]]
-            self.sandboxes[promotion.place, promotion.attempt].go_on_from(branch, attempts)
+            chosen = self.sandboxes[promotion.place, attempts.numbers[request["attempt"]]]
+            self.sandboxes[promotion.place, promotion.attempt].adopt(chosen, attempts)
 
     def _settle_cancelled(self, asking: EffectRecord) -> None:
-        """An agent asks for something: what it has run before has ended for it, also where that was cancelled."""
-        for n in [n for n in self._cancelled if self._goes_on(self._effects[n], asking)]:
-            self._effects[n].state = EffectState.ANSWERED
-            self._ran(self._effects[n], self._cancelled.pop(n))
-
-    def _goes_on(self, before: EffectRecord, now: EffectRecord) -> bool:
-        """Whether whoever has asked for something before asks now: an agent, or one of its attempts."""
-        is_the_same = self._attempt_of(now) in (None, before.attempt)
-        return is_the_same and before.by.partition("@")[0] == now.by.partition("@")[0]
+        """Take cancelled blocks for ended whose agent, or one of its attempts, asks for more."""
+        for block in [self._effects[n] for n in self._cancelled]:
+            if _agent_of(block) == _agent_of(asking) and self._attempt_of(asking) in (None, block.attempt):
+                block.state = EffectState.ANSWERED
+                self.under_way.pop(block.n, None)
+                self.sandboxes[block.place, block.attempt].add(block, self._cancelled.pop(block.n))
 
     def _attempt_of(self, effect: EffectRecord) -> int | None:
-        """The attempt to which something belongs that it, or its code, has asked for."""
+        """The attempt that has asked for an effect, by itself or by its code."""
         if effect.attempt is not None or effect.owner is None:
             return effect.attempt
         return self._attempt_of(self._effects[effect.owner])
 
-    def _ran(self, effect: EffectRecord, ran: Mapping[str, Any]) -> None:
-        self.under_way.pop(effect.n, None)
-        self._block(effect, Outcome(ran["outcome"]), state_lost=ran["state_lost"])
-        self.sandboxes[effect.place, effect.attempt].lives_on = ran["state_lost"] is not None
 
-    def _block(self, effect: EffectRecord, outcome: Outcome, *, state_lost: bool | None) -> None:
-        sandbox = self.sandboxes[effect.place, effect.attempt]
-        if state_lost:
-            sandbox.forget()
-            if outcome is not Outcome.COMPLETED:
-                return
-        if outcome in (Outcome.DENIED, Outcome.NOT_RUN):
-            return
-        sandbox.blocks.append(effect)
-        sandbox.is_repeatable = sandbox.is_repeatable and outcome is Outcome.COMPLETED
+def _agent_of(effect: EffectRecord) -> str:
+    return effect.by.partition("@")[0]
 
 
 def _caller_of(request: Request) -> CallerKey:
     return request.by, request.kind, request.owner
 
 
-def _first_of(waiting: list[EffectRecord] | None) -> EffectRecord | None:
+def _is_left(effect: EffectRecord) -> bool:
+    return effect.is_settled and not effect.is_taken
+
+
+def _first_of(waiting: list[EffectRecord]) -> EffectRecord | None:
     while waiting:
         if not (effect := waiting.pop(0)).is_taken:
             effect.is_taken = True

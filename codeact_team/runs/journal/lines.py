@@ -1,33 +1,31 @@
 """Events as lines of a journal.
 
-A line is what ``--json`` prints of the event, in short: a field is left out that is as it is by default, or as the request or
-the outcome of its effect has it, or as the event has it with which the effect began. Reading fills these in again.
+A line is the event as ``--json`` prints it, without the fields that have their defaults, or that the request, the outcome or
+the begin of its effect has, too. Reading fills them in again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, cast
 
 from pydantic import JsonValue
+from pydantic_core import from_json, to_json
 
+from codeact_team.agents.observations import EXECUTION_KEY
 from codeact_team.core.effects import Event
 from codeact_team.core.events import EffectBegan, EffectEnded, dump, load
-from codeact_team.runs.journal.blobs import LONGEST_CHAIN, SEE, Blobs, Reference, is_reference
+from codeact_team.runs.journal.blobs import JSON, LONGEST_CHAIN, SEE, Blobs, Reference, is_reference
 
 Known = Mapping[str, JsonValue]
 _ALWAYS = ("type", "at", "span")
 
 
 def shortened(event: Mapping[str, JsonValue], *known: Known) -> dict[str, JsonValue]:
-    """An event as JSON without what is known.
-
-    Args:
-        event: The event, as :func:`codeact_team.core.events.dump` has it.
-        known: Where else its fields are; the first that has one counts.
-    """
+    """An event as JSON without the fields that are the same in ``known``, the first that has them, or by default."""
     defaults = _defaults(Event.kinds[str(event["type"])])
     return {
         name: value
@@ -37,7 +35,7 @@ def shortened(event: Mapping[str, JsonValue], *known: Known) -> dict[str, JsonVa
 
 
 def _is_same(one: JsonValue, other: JsonValue) -> bool:
-    """Whether values are the same; a key without a value is as none."""
+    """Whether values are the same, where a missing key counts as ``None``."""
     if isinstance(one, dict) and isinstance(other, dict):
         return all(_is_same(one.get(key), other.get(key)) for key in {*one, *other})
     if isinstance(one, list) and isinstance(other, list):
@@ -54,7 +52,13 @@ def _known_value(name: str, known: tuple[Known, ...]) -> JsonValue:
 
 @cache
 def _defaults(kind: type[Event]) -> Known:
-    return {field.name: _default(field) for field in fields(kind) if _has_default(field)}
+    found: dict[str, Any] = {}
+    for each in fields(kind):
+        if each.default is not MISSING:
+            found[each.name] = each.default
+        elif each.default_factory is not MISSING:
+            found[each.name] = each.default_factory()
+    return {name: [] if value == () else value for name, value in found.items()}
 
 
 @cache
@@ -62,22 +66,13 @@ def _field_names(kind: type[Event]) -> frozenset[str]:
     return frozenset(field.name for field in fields(kind))
 
 
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _default(field: Field[Any]) -> JsonValue:
-    made = field.default_factory() if field.default_factory is not MISSING else field.default
-    return cast("JsonValue", [] if isinstance(made, tuple) else made)
-
-
 def known_from_request(request: JsonValue) -> Known:
-    """Fields of the event of a begin that its request may have."""
+    """The fields that the event of a begin may share with its request."""
     return request if isinstance(request, dict) else {}
 
 
 def known_from_outcome(outcome: JsonValue) -> Known:
-    """Fields of the event of an end that its outcome may have: a text is its ``text``, and what has a tag has them inside."""
+    """The fields that the event of an end may share with its outcome: a text is ``text``, and a tagged outcome has them inside."""
     if isinstance(outcome, str) or (isinstance(outcome, dict) and is_reference(outcome)):
         return {"text": outcome}
     if not isinstance(outcome, dict):
@@ -87,18 +82,18 @@ def known_from_outcome(outcome: JsonValue) -> Known:
 
 
 def known_from_begin(began: Known) -> Known:
-    """Fields of the event of an end that the one of its begin may have."""
+    """The fields that the event of an end may share with that of its begin."""
     return {name: value for name, value in began.items() if name not in _ALWAYS}
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """Where in the same journal the lines of an effect are that was recorded before the run was resumed.
+    """An effect that was recorded before the run was resumed.
 
     Attributes:
         span: The number that it had then.
-        began: Where its first line begins, in bytes.
-        ended: Where its last one does; -1 where there is none.
+        began: Where in the journal the line of its begin is, in bytes.
+        ended: Where the line of its end is; -1 where it has none.
     """
 
     span: int
@@ -107,23 +102,15 @@ class Repeated:
 
 
 class EventReader:
-    """Reads events from the lines of a journal, in order.
-
-    Args:
-        blobs: What is beside the journal.
-    """
+    """Reads events from the lines of a journal, in order."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._open: dict[int, tuple[EffectBegan, Repeated | None]] = {}
-        """By their numbers, the events of effects that have begun, and where else these are recorded."""
+        """The events of effects that have begun, by number, and where else these are recorded."""
 
     def event(self, entry: Mapping[str, Any]) -> Event:
-        """The event of a line that has one.
-
-        Raises:
-            ValueError: If it is none of this version.
-        """
+        """The event of a line that has one; raises ``ValueError`` if it is none of this version."""
         kind = Event.kinds.get(str(entry["type"]))
         names = _field_names(kind) if kind is not None else frozenset[str]()
         known: tuple[Known, ...] = ()
@@ -131,12 +118,11 @@ class EventReader:
             known = (self._known_request(entry["ask"]),)
         elif kind is not None and issubclass(kind, EffectEnded):
             known = self._known_of_end(entry)
-        told = {name: value for name, value in entry.items() if name == "type" or name in names}
-        for name in names - told.keys():
+        found = {name: value for name, value in entry.items() if name == "type" or name in names}
+        for name in names - found.keys():
             if (value := _known_value(name, known)) is not _UNKNOWN:
-                told[name] = value
-        told = cast("dict[str, JsonValue]", self._blobs.unpack(told))
-        event = load(told)
+                found[name] = value
+        event = load(cast("dict[str, JsonValue]", self._blobs.unpack(found)))
         if isinstance(event, EffectBegan):
             self._open[event.span] = event, repeated_of(entry.get("ask"))
         return event
@@ -159,23 +145,23 @@ class EventReader:
         return known_from_outcome(outcome), {} if began is None else known_from_begin(vars(began))
 
 
-_SHORTEST = 100
-"""Characters of a text that is worth a reference."""
+_SHORTEST = 60
+"""Characters of a text that gets a reference when it is repeated."""
 _MOST_TEXTS = 500
-"""How many texts are known from the lines before."""
+"""Texts of earlier lines that are remembered."""
 
 
 class Repetitions:
-    """Writes what the lines before have already as references to them: texts, and the messages that a model was given before."""
+    """Replaces texts, and messages for models, that earlier lines have by references to these."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[JsonValue]] = {}
-        """Where each is: the place of its line in bytes, and the path there."""
+        """By text, the place of its line in bytes, and the path there."""
         self._conversations: dict[str, tuple[int, list[JsonValue], int]] = {}
-        """By who asks, the place of the last request, its messages, and how many requests it refers to."""
+        """By caller, the place of its last request, the messages there, and how many requests that refers to."""
 
     def conversation(self, by: str, request: JsonValue) -> tuple[int, int]:
-        """The place of an earlier request with whose messages this one begins, and with how many of them; 0 for none."""
+        """The place of the last request of the caller, and how many messages this one has in common; 0 for none."""
         messages = _messages_of(request)
         start, before, depth = self._conversations.get(by, (0, [], 0))
         pairs = enumerate(zip(messages, before, strict=False))
@@ -189,17 +175,27 @@ class Repetitions:
             self._conversations[by] = start, messages, depth
 
     def shared(self, value: JsonValue) -> JsonValue:
-        """A value with references, before it is packed."""
+        """A value with references, to be packed."""
         if isinstance(value, str):
-            place = self._texts.get(value)
+            place = self._texts.get(value) if len(value) >= _SHORTEST else None
             return value if place is None else Reference({SEE: place})
-        if not self._texts:
-            return value
         if isinstance(value, list):
             return [self.shared(item) for item in value]
         if isinstance(value, dict):
-            return {key: self.shared(item) for key, item in value.items()}
+            shared = {key: self.shared(item) for key, item in value.items()}
+            if EXECUTION_KEY in value:
+                shared[EXECUTION_KEY] = self._shared_json(value[EXECUTION_KEY])
+            return shared
         return value
+
+    def _shared_json(self, text: JsonValue) -> JsonValue:
+        """The record of a turn, whose JSON repeats all code of the turn."""
+        if isinstance(text, str):
+            with suppress(ValueError):
+                held = from_json(text)
+                if to_json(held).decode() == text:
+                    return Reference({JSON: self.shared(held)})
+        return self.shared(text)
 
     def note(self, start: int, value: JsonValue, *path: str | int) -> None:
         """Note the texts in a line that was written at ``start``."""
@@ -222,13 +218,13 @@ def _messages_of(request: JsonValue) -> list[JsonValue]:
 
 
 def repeated_of(ask: Mapping[str, Any] | None) -> Repeated | None:
-    """Where else the effect of a line is recorded, if it is."""
+    """The recorded effect that the begin of an effect refers to, if it does."""
     same = None if ask is None else ask.get("same")
     return None if same is None else Repeated(int(same["span"]), int(same["began"]), int(same["ended"]))
 
 
 def event_data(event: Event) -> dict[str, JsonValue]:
-    """An event as JSON, and a message in it without what it does not have."""
+    """An event as JSON; a message in it lacks its empty fields."""
     data = dump(event)
     if isinstance(message := data.get("message"), dict):
         data["message"] = {name: value for name, value in message.items() if value not in (None, {})}

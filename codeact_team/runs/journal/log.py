@@ -1,7 +1,6 @@
 """A file of JSON objects, one a line, that only grows. What is written survives the end of the process at any moment.
 
-Each line ends with a check sum of what is before it, ``"crc"``: CRC-32 in eight hexadecimal digits. Before that, it may have what
-authenticates it, ``"mac"``. Who reads a log need not trust it: lines and files that are longer than any of ours are damaged.
+FORMAT.md describes the end of a line. Logs may be hostile: lines and files that are longer than any of ours are damaged.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 from pydantic import JsonValue
 
 from codeact_team.core.files import lock, open_regular
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import Room, parse
+from codeact_team.runs.journal.blobs import Room, parse, reading
 from codeact_team.runs.journal.seal import Chain
 
 Entry = dict[str, Any]
@@ -35,15 +33,15 @@ _LARGEST = 1 << 30
 
 
 class Log:
-    """A log open for append, by one process at a time. A context manager.
+    """A log open for append, by one process at a time.
 
-    What was torn off at its end, when a process ended in the middle of a line, is dropped with the first line that is written.
+    A line that a killed process has torn off is dropped with the first line that is written.
 
     Args:
-        path: The file; made if it is not there.
+        path: The file; made if it does not exist.
         room: Counts what is written.
         sync: Whether each line is on the disk before :meth:`append` returns, and so survives a power cut.
-        chain: What authenticates the lines that are written, if anything does; that of a log with lines went on after the last.
+        chain: Authenticates the lines, if anything does; that of a log with lines has accepted the last one.
 
     Raises:
         JournalError: If another process has it open, its last line is damaged, or it cannot be opened.
@@ -61,7 +59,8 @@ class Log:
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from error
         try:
-            self._lock()
+            if not lock(self._descriptor):
+                raise JournalError(f"another process writes the journal {path}: wait until it has ended")
             self._size = self._size_without_torn_end()
         except BaseException:
             os.close(self._descriptor)
@@ -102,10 +101,6 @@ class Log:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _lock(self) -> None:
-        if not lock(self._descriptor):
-            raise JournalError(f"another process writes the journal {self._path}: wait until it has ended")
-
     def _size_without_torn_end(self) -> int:
         try:
             line, size = _last_line(self._descriptor)
@@ -118,17 +113,9 @@ class Log:
             )
         return size
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def encode(entry: Mapping[str, JsonValue], chain: Chain | None = None) -> bytes:
-    """A line, with what authenticates it as the next one, if anything does, its check sum and its end."""
+    """A line with its code, its check sum and its end."""
     body = json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")[:-1]
     if chain is not None:
         body = chain.signed(body)
@@ -136,7 +123,7 @@ def encode(entry: Mapping[str, JsonValue], chain: Chain | None = None) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """What a line says without its check sum; ``None`` if it is not whole."""
+    """The entry of a line; ``None`` if the line is not whole."""
     body, tail = _body(line), line[-_TAIL - 1 :]
     if tail != b'%b%08x"}\n' % (_MARK, zlib.crc32(body)):
         return None
@@ -148,12 +135,12 @@ def decode(line: bytes) -> Entry | None:
 
 
 def _body(line: bytes) -> bytes:
-    """What the check sum is of."""
+    """What the check sum covers."""
     return line[: -_TAIL - 1]
 
 
 def _last_line(descriptor: int, end: int | None = None) -> tuple[bytes, int]:
-    """The last whole line before a place, by default the end; empty where there is none; and where it ends.
+    """The last whole line before ``end``, by default that of the file, and where it ends; empty where there is none.
 
     Raises:
         ValueError: If it is longer than any line.
@@ -174,38 +161,29 @@ def _last_line(descriptor: int, end: int | None = None) -> tuple[bytes, int]:
 
 
 def read_backwards(path: Path) -> Generator[Entry]:
-    """The whole entries of a log from the last to the first, each read when it is asked for.
-
-    Raises:
-        JournalError: If it cannot be read, or is damaged there.
-    """
-    try:
-        descriptor = open_regular(path)
+    """The whole entries of a log from the last to the first; raises :class:`JournalError` where it is damaged."""
+    with reading(f"the journal {path}"), open(open_regular(path), "rb") as file:
         try:
-            line, end = _last_line(descriptor)
+            line, end = _last_line(file.fileno())
             while line:
                 if (entry := decode(line)) is None:
                     raise JournalError(f"the journal {path} is damaged at its end")
                 yield entry
-                line, end = _last_line(descriptor, end - len(line))
-        finally:
-            os.close(descriptor)
-    except ValueError as error:
-        raise JournalError(f"the journal {path} is damaged at its end: {error}") from error
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+                line, end = _last_line(file.fileno(), end - len(line))
+        except ValueError as error:
+            raise JournalError(f"the journal {path} is damaged at its end: {error}") from error
 
 
 class LogReader:
-    """Reads a log from its beginning, and what is written later when it is asked again. A context manager.
+    """Reads a log from its beginning, and later what was written since. A context manager.
 
     Args:
         path: The log.
-        chain: What authenticates its lines, if anything does.
+        chain: Authenticates its lines, if anything does.
 
     Attributes:
-        offset: Where the entry that was read last begins.
-        chain: The same, after the entry that was read last; ``None`` where not all of them were authentic.
+        offset: Where the last entry that was read begins.
+        chain: The same after that entry; ``None`` where not all entries were authentic.
 
     Raises:
         JournalError: If it cannot be opened, or is larger than any of ours.
@@ -216,26 +194,23 @@ class LogReader:
         self._number = 0
         self.offset = self._end = 0
         self.chain = chain
-        try:
+        with self._reading():
             self._file = open(open_regular(path), "rb")
-        except OSError as error:
-            raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
         if os.fstat(self._file.fileno()).st_size > _LARGEST:
             self._file.close()
             raise JournalError(
                 f"the journal {path} was not written by codeact-team: it has more than {_LARGEST >> 30} GiB"
             )
 
-    def go_to_last(self, key: str) -> None:
-        """Go on at the last entry that has a key, or at the first where none has. What is before it is not decoded.
+    def _reading(self) -> AbstractContextManager[None]:
+        return reading(f"the journal {self._path}")
 
-        Raises:
-            JournalError: If it cannot be read.
-        """
+    def go_to_last(self, key: str) -> None:
+        """Continue at the last entry that has a key, or at the first. Entries before it are not decoded."""
         begins = re.compile(rb'\{"at":[-+.e\d]+,"%b":' % key.encode())
         number = end = 0
         found = number, end
-        try:
+        with self._reading():
             self._file.seek(0)
             while line := self._file.readline(_LONGEST):
                 if begins.match(line) and decode(line) is not None:
@@ -243,16 +218,14 @@ class LogReader:
                 number, end = number + 1, end + len(line)
             self._number, self._end = found
             self._file.seek(self._end)
-        except OSError as error:
-            raise JournalError(f"the journal {self._path} cannot be read: {error.strerror}") from error
 
     def new(self) -> Iterator[Entry]:
-        """What is there and was not read before, entry by entry. What is torn off at the end is left for later.
+        """The entries that were not read yet, without a torn one at the end.
 
         Raises:
-            JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
+            JournalError: Where it is damaged, after all entries before that.
         """
-        try:
+        with self._reading():
             while (line := self._file.readline(_LONGEST)).endswith(b"\n") or len(line) == _LONGEST:
                 self._number += 1
                 if (entry := decode(line)) is None:
@@ -264,8 +237,6 @@ class LogReader:
                 self.offset, self._end = self._end, self._end + len(line)
                 yield entry
             self._file.seek(-len(line), os.SEEK_CUR)
-        except OSError as error:
-            raise JournalError(f"the journal {self._path} cannot be read: {error.strerror}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -275,17 +246,10 @@ class LogReader:
 
 
 def entry_at(path: Path, offset: int) -> Entry:
-    """The entry that begins at a place in a log.
-
-    Raises:
-        JournalError: If there is none.
-    """
-    try:
-        with open(open_regular(path), "rb") as file:
-            file.seek(offset)
-            entry = decode(file.readline(_LONGEST))
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
+    """The entry that begins at a place in a log; raises :class:`JournalError` if none does."""
+    with reading(f"the journal {path}"), open(open_regular(path), "rb") as file:
+        file.seek(offset)
+        entry = decode(file.readline(_LONGEST))
     if entry is None:
         raise JournalError(f"the journal {path} was changed while it was read")
     return entry
@@ -293,11 +257,7 @@ def entry_at(path: Path, offset: int) -> Entry:
 
 @contextmanager
 def understood(path: Path) -> Generator[None]:
-    """Within it, entries of a log are read for what they say.
-
-    Raises:
-        JournalError: If they do not say it in the way that this version writes.
-    """
+    """Within it, an entry is interpreted; raises :class:`JournalError` if this version does not write it so."""
     try:
         yield
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -307,10 +267,6 @@ def understood(path: Path) -> Generator[None]:
 
 
 def read_log(path: Path) -> Iterator[Entry]:
-    """What a log says, entry by entry, also while a process writes it. What is torn off at its end is left out.
-
-    Raises:
-        JournalError: If it cannot be read, or where it is damaged, after all that is whole before that.
-    """
+    """The entries of a log, as :meth:`LogReader.new` has them, also while a process writes it."""
     with LogReader(path) as log:
         yield from log.new()

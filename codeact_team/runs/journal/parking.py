@@ -1,4 +1,4 @@
-"""Parks a run whose questions nobody is there to answer: it ends, and its journal waits for the answers."""
+"""Parks a run whose questions no person is there to answer: it ends, and is resumed with the answers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.events import OpenQuestion, RunParked
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.requests import asking, request_of
+from codeact_team.runs.journal.requests import current_caller, request_of
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
 
 _SETTLING = 1.0
-"""Seconds without a new effect after which a run is parked: calls that code makes side by side come one after the other, and
-between two effects an agent has none under way."""
+"""Seconds without a new effect after which a run is parked: parallel calls of code begin one after the other, and between two
+effects an agent has none under way."""
 
 _path: ContextVar[tuple[int, ...]] = ContextVar("codeact_team_parking_path", default=())
-"""The effects under way here, from the outermost to the innermost."""
+"""The current effects, from the outermost to the innermost."""
 
 
 class Parking:
-    """Parks a run when all that is under way in it waits for answers that nobody there can give.
+    """Parks a run when all its effects wait for answers that no person is there to give.
 
     Args:
-        recorder: Writes the run down.
+        recorder: Records the run.
         park: Ends the run.
     """
 
@@ -41,12 +41,12 @@ class Parking:
         self._numbers = count()
         self._under_way: dict[int, Effect[Any]] = {}
         self._waiting: dict[tuple[int, ...], OpenQuestion] = {}
-        """By their paths, the questions that nobody could answer."""
+        """The questions without an answer, by their paths."""
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
     def watching(self, effect: Effect[Any]) -> Generator[None]:
-        """Within it, an effect is under way, whether it is answered from a journal or performed."""
+        """Within it, an effect is under way, be it answered from a history or performed."""
         path = (*_path.get(), next(self._numbers))
         token = _path.set(path)
         self._under_way[path[-1]] = effect
@@ -59,7 +59,7 @@ class Parking:
             self._consider()
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """An interceptor, inside of the one that records: let a question that nobody is there to answer wait for ever."""
+        """An interceptor inside of the recorder: a question that no person answers never returns."""
         if isinstance(effect, PersonInput):
             try:
                 return await do()
@@ -79,7 +79,7 @@ class Parking:
             self._consider()
 
     async def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
-        n = asking()
+        n = current_caller().within
         assert n is not None, "it is recorded"
         key = (await request_of(effect, self._recorder.redactor)).key
         above = [self._under_way[number] for number in _path.get()[:-1]]
@@ -93,7 +93,7 @@ class Parking:
         return OpenQuestion(n, key, effect.source, effect.kind, text, is_lost)
 
     def _consider(self) -> None:
-        """Park the run in a while, unless anything happens until then, if all that is under way waits."""
+        """If all effects wait, park the run in a while, unless something happens until then."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -108,7 +108,7 @@ class Parking:
 
 
 def _runs_again(effect: Effect[Any]) -> bool:
-    """Whether it is done once more when the run goes on, and so asks once more."""
+    """Whether it is done again when the run is resumed, and so asks again."""
     executor = effect.part
     return isinstance(effect, Attempt) or (
         isinstance(effect, CodeRun) and isinstance(executor, StreamingCodeExecutor) and executor.is_contained

@@ -1,4 +1,4 @@
-"""A recorded run to look at, also while it grows."""
+"""Reads a recorded run, also while it grows."""
 
 from __future__ import annotations
 
@@ -21,100 +21,39 @@ from codeact_team.core.effects import Event
 from codeact_team.core.events import RunBegan, SandboxStarted
 from codeact_team.core.files import is_locked, open_regular, wait_until_free
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError
+from codeact_team.runs.journal.blobs import LARGEST, Blobs, TooMuchError, reading
 from codeact_team.runs.journal.lines import EventReader, repeated_of
 from codeact_team.runs.journal.log import Entry, LogReader, entry_at, read_backwards, read_log, understood
 from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.result import RunResult
 
-
-async def growth(path: Path) -> AsyncGenerator[None]:
-    """Yields at once, and again each time that a file may have grown; the last time when nobody holds it any more.
-
-    Raises:
-        JournalError: If it cannot be opened, or not be watched.
-    """
-    changed, over = asyncio.Event(), asyncio.Event()
-    call = asyncio.get_running_loop().call_soon_threadsafe
-    try:
-        descriptor = open_regular(path)
-    except OSError as error:
-        raise JournalError(f"the journal {path} cannot be read: {error.strerror}") from error
-    observer = Observer()
-    handler = _Handler(partial(call, changed.set))
-    try:
-        observer.schedule(handler, str(path.parent), event_filter=[FileModifiedEvent])
-        observer.start()
-    except OSError as error:
-        os.close(descriptor)
-        raise JournalError(_unwatched(path, error)) from error
-    # nothing ends this thread but the end of what it waits for, or of this process
-    calls = partial(call, over.set), partial(call, changed.set)
-    Thread(target=_wait, args=(descriptor, *calls), daemon=True).start()
-    try:
-        while not over.is_set():
-            changed.clear()
-            yield
-            await changed.wait()
-        yield
-    finally:
-        observer.stop()
-        observer.join()
-
-
-def _unwatched(path: Path, error: OSError) -> str:
-    limit = {errno.EMFILE: "fs.inotify.max_user_instances", errno.ENOSPC: "fs.inotify.max_user_watches"}
-    told = f"the journal {path} cannot be followed: {error.strerror}"
-    advice = f"raise {limit[error.errno]} by sysctl, or " if error.errno in limit else ""
-    return f"{told}; {advice}look at it without --follow"
-
-
-class _Handler(FileSystemEventHandler):
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        self._call()
-
-
-def _wait(descriptor: int, *calls: Callable[[], object]) -> None:
-    try:
-        wait_until_free(descriptor)
-    finally:
-        os.close(descriptor)
-    # the loop may be closed meanwhile
-    with suppress(RuntimeError):
-        for call in calls:
-            call()
-
-
 E = TypeVar("E", bound=Event)
 
 _AFTER_THE_END = {"given", "delivered"}
-"""What entries have that come after the end: answers to questions for which the run was parked, and that it was delivered."""
-_LARGEST_TOLD = 16 << 20
-"""Bytes of an event that is told: it is shown as a whole."""
+"""Keys of entries that may follow the end of a run."""
+_LARGEST_EVENT = 16 << 20
+"""Bytes of an event that is shown as a whole."""
 _MOST_READ = 256 << 20
-"""Bytes that are read and unpacked of a run from its beginning to its end, beyond those that its blobs have."""
+"""Bytes that are read and unpacked of a run, beyond those of its blobs."""
 _MOST_LEFT_OUT = 10_000
-"""Entries that cannot be read: more are no run of another version."""
+"""Entries that cannot be read: a run of another version has fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEffect:
-    """Something that a run has asked of the world.
+    """An effect of a recorded run.
 
     Attributes:
-        by: Who asked: the name of an agent, ``@``, and the place in the config of the part that was asked.
-        kind: What sort of effect it is, such as ``model_call`` or ``block``.
+        by: Its caller: the name of an agent, ``@``, and the place in the config of the component that was asked.
+        kind: The kind of the effect, such as ``model_call`` or ``block``.
         request: What was asked.
-        outcome: What came of it, as JSON; ``None`` where nothing did.
-        error: Why nothing did, where that is known.
         n: Its number.
-        is_repeated: Whether it is an effect that was recorded before the run was resumed, once more.
-        within: That of the effect that it was a part of.
+        within: The number of the effect that it was a part of.
         began: When, in seconds since the epoch.
-        ended: When it had ended; ``None`` where it has not.
+        ended: When; ``None`` where it has not ended.
+        outcome: Its outcome, as JSON; ``None`` where it has none.
+        error: Why it has none, where that is known.
+        is_repeated: Whether it was recorded before the run was resumed, and has not ended again.
     """
 
     by: str
@@ -130,10 +69,10 @@ class RecordedEffect:
 
 
 class RecordedRun:
-    """A run that was recorded, or is. Reading blocks.
+    """A run that was recorded, or is being recorded. Reading blocks, and raises :class:`JournalError` where that fails.
 
     Args:
-        directory: Where it is kept.
+        directory: The directory of the run.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -146,42 +85,30 @@ class RecordedRun:
 
     @cached_property
     def about(self) -> About:
-        """What was known when it began.
-
-        Raises:
-            JournalError: If that cannot be read.
-        """
+        """What describes the run."""
         return self.directory.about()
 
     @cached_property
     def task(self) -> str | None:
-        """What it has to do; of a program's, the first task; ``None`` where it has given none.
-
-        Raises:
-            JournalError: If that cannot be read.
-        """
+        """Its task; of a program's run, the first one; ``None`` where the program has given none."""
         if self.about.task is not None:
             return self.about.task
         began = next(self._all_events(RunBegan), None)
         return None if began is None else began.task
 
     def sandboxes(self) -> Iterator[SandboxStarted]:
-        """What its code ran in: the sandboxes that have started, also before the run was resumed.
-
-        Raises:
-            JournalError: As :meth:`events`.
-        """
+        """The sandboxes that have started, also before the run was resumed."""
         return self._all_events(SandboxStarted)
 
     def _all_events(self, kind: type[E]) -> Iterator[E]:
-        reader = self._reader()
+        reader = EventReader(self._blobs())
         for entry in read_log(self.directory.lines):
             if entry.get("type") == kind.type and isinstance(event := self._event(entry, reader), kind):
                 yield event
 
     @property
     def is_running(self) -> bool:
-        """Whether a process holds it."""
+        """Whether a process writes it."""
         try:
             descriptor = open_regular(self.directory.lines)
         except OSError:
@@ -192,55 +119,47 @@ class RecordedRun:
             os.close(descriptor)
 
     def events(self) -> Iterator[Event]:
-        """What happened, in order; of a run that was resumed, what was told since, which is all of it once more.
+        """Its events in order; of a resumed run, those since, which repeat the ones before.
 
         Raises:
-            JournalError: Where the journal is damaged, after all that is whole before that. At the end, if something could
-                not be read, such as what was beside it, or is of another version.
+            JournalError: Where the journal is damaged, after all events before that. At the end, if some events could not be
+                read, such as those of another version.
         """
         with self._since_resumed() as log:
-            yield from self._events(log, self._reader(_LARGEST_TOLD))
+            yield from self._events(log, EventReader(self._blobs(_LARGEST_EVENT)))
 
     async def follow(self) -> AsyncGenerator[Event]:
-        """What has happened, and what happens from now on, until no process holds the run any more.
+        """Its events, those that happened and those that happen, until no process writes the run.
 
         Raises:
             JournalError: As :meth:`events`.
         """
-        reader = self._reader(_LARGEST_TOLD)
+        reader = EventReader(self._blobs(_LARGEST_EVENT))
         with self._since_resumed() as log:
-            async with aclosing(growth(self.directory.lines)) as wake_ups:
+            async with aclosing(_growth(self.directory.lines)) as wake_ups:
                 async for _ in wake_ups:
                     for event in self._events(log, reader):
                         yield event
 
     def result(self) -> RunResult | None:
-        """What has come of the run, without reading the rest; ``None`` where it has not ended.
-
-        Raises:
-            JournalError: If the end of the journal is damaged.
-        """
+        """Its result, without reading the rest; ``None`` where it has not ended."""
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next((entry for entry in entries if not _AFTER_THE_END & entry.keys()), None)
         if last is None or last.get("type") != RunResult.type:
             return None
-        result = self._event(last, self._reader())
+        result = self._event(last, EventReader(self._blobs()))
         assert isinstance(result, RunResult)
         return result
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the person, or the program, has got what came of it last.
-
-        Raises:
-            JournalError: As :meth:`result`.
-        """
+        """Whether its last result was delivered."""
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next(entries, None)
         return last is not None and "delivered" in last
 
     def effects(self) -> Iterator[RecordedEffect]:
-        """What was asked, each when it had ended, and at last those that have not.
+        """Its effects in the order of their ends, and then those that have not ended.
 
         Raises:
             JournalError: As :meth:`events`.
@@ -265,7 +184,6 @@ class RecordedRun:
 
     @contextmanager
     def _since_resumed(self) -> Generator[LogReader]:
-        """Reads what was written since the run was resumed last."""
         with LogReader(self.directory.lines) as log:
             log.go_to_last("resumed")
             yield log
@@ -283,28 +201,25 @@ class RecordedRun:
                 yield event
         left_out.report()
 
-    def _reader(self, largest: int = LARGEST) -> EventReader:
-        return EventReader(self._blobs(largest))
-
     def _event(self, entry: Entry, reader: EventReader) -> Event:
         with understood(self.directory.lines):
             return reader.event(entry)
 
 
 class _Effects:
-    """Puts the lines of effects together."""
+    """Makes effects of the entries of their begins and ends."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._known: dict[int, RecordedEffect] = {}
-        """All of them, by the numbers that they had first."""
+        """All of them, by their first numbers."""
         self._first: dict[int, int] = {}
-        """By the numbers that effects have got when a run was resumed, those that they had first."""
+        """The first numbers of effects that have got another one when the run was resumed."""
         self.under_way: dict[int, RecordedEffect] = {}
-        """Those that have not ended, by the numbers that they had first."""
+        """Those that have not ended, by their first numbers."""
 
     def take(self, entry: Entry) -> RecordedEffect | None:
-        """Take the next entry; the effect that has ended with it, if one has."""
+        """Take the next entry; returns the effect that has ended with it, if one has."""
         if (ask := entry.get("ask")) is not None:
             self._begin(entry, ask)
             return None
@@ -312,34 +227,30 @@ class _Effects:
         n = self._first.get(span, span)
         if (asked := self.under_way.pop(n, None)) is None:
             return None
-        if end.get("cancelled"):
-            # it may have been gone on with
-            self.under_way[n] = replace(asked, ended=entry["at"], error=self._error(end))
-            return None
+        ended = replace(asked, ended=entry["at"])
         if "outcome" in end:
             outcome = self._blobs.unpack(end["outcome"])
-            ended = replace(asked, ended=entry["at"], outcome=outcome, error=None, is_repeated=False)
+            ended = replace(ended, outcome=outcome, error=None, is_repeated=False)
         elif "error" in end:
-            ended = replace(asked, ended=entry["at"], error=self._error(end), is_repeated=False)
-        else:
-            ended = replace(asked, ended=entry["at"])
+            error: Any = self._blobs.unpack(end["error"])
+            ended = replace(
+                ended,
+                error=f"{error['type']}: {error['text']}",
+                is_repeated=asked.is_repeated and bool(end.get("cancelled")),
+            )
+        if end.get("cancelled"):
+            # the agent may have asked for more
+            self.under_way[n] = ended
+            return None
         self._known[n] = ended
         return ended
-
-    def _error(self, end: Entry) -> str | None:
-        if "error" not in end:
-            return None
-        error: Any = self._blobs.unpack(end["error"])
-        return f"{error['type']}: {error['text']}"
 
     def _begin(self, entry: Entry, ask: Entry) -> None:
         n = entry["span"]
         if (repeated := repeated_of(ask)) is not None:
-            self._first[n] = repeated.span
-            before = self._known[repeated.span]
-            self.under_way[repeated.span] = replace(
-                before, n=n, began=entry["at"], ended=None, is_repeated=True
-            )
+            self._first[n], known = repeated.span, self._known[repeated.span]
+            again = replace(known, n=n, began=entry["at"], ended=None, is_repeated=True)
+            self.under_way[repeated.span] = again
             return
         self._known[n] = self.under_way[n] = RecordedEffect(
             by=ask["by"],
@@ -352,7 +263,7 @@ class _Effects:
 
 
 class _LeftOut:
-    """What of a run cannot be read, which is no reason not to read the rest."""
+    """Counts entries that cannot be read, which does not keep the others from being read."""
 
     def __init__(self) -> None:
         self._first: str | None = None
@@ -360,10 +271,10 @@ class _LeftOut:
 
     @contextmanager
     def noted(self) -> Generator[None]:
-        """Within it something is read, or noted as what cannot be.
+        """Within it, an entry is read, or counted.
 
         Raises:
-            JournalError: If there is so much of it that nobody has written this.
+            JournalError: If there are so many that no version has written the journal.
         """
         try:
             yield
@@ -376,11 +287,58 @@ class _LeftOut:
                 self.report()
 
     def report(self) -> None:
-        """Say at the end what was left out.
-
-        Raises:
-            JournalError: If there was anything.
-        """
+        """Raise :class:`JournalError` if entries were left out."""
         if self._first is not None:
             more = "" if self._count == 1 else f" (and {self._count - 1:,} more like it)"
             raise JournalError(f"{self._first}; this is left out{more}")
+
+
+async def _growth(path: Path) -> AsyncGenerator[None]:
+    """Yields at once, each time that a file may have grown, and a last time when no process holds it."""
+    changed, over = asyncio.Event(), asyncio.Event()
+    call = asyncio.get_running_loop().call_soon_threadsafe
+    with reading(f"the journal {path}"):
+        descriptor = open_regular(path)
+    observer = Observer()
+    try:
+        observer.schedule(
+            _Handler(partial(call, changed.set)), str(path.parent), event_filter=[FileModifiedEvent]
+        )
+        observer.start()
+    except OSError as error:
+        os.close(descriptor)
+        limit = {errno.EMFILE: "fs.inotify.max_user_instances", errno.ENOSPC: "fs.inotify.max_user_watches"}
+        advice = f"raise {limit[error.errno]} by sysctl, or " if error.errno in limit else ""
+        raise JournalError(
+            f"the journal {path} cannot be followed: {error.strerror}; {advice}look at it without --follow"
+        ) from error
+
+    def wait() -> None:
+        try:
+            wait_until_free(descriptor)
+        finally:
+            os.close(descriptor)
+        # the loop may be closed meanwhile
+        with suppress(RuntimeError):
+            call(over.set)
+            call(changed.set)
+
+    # it ends only with the lock that it waits for, or with this process
+    Thread(target=wait, daemon=True).start()
+    try:
+        while not over.is_set():
+            changed.clear()
+            yield
+            await changed.wait()
+        yield
+    finally:
+        observer.stop()
+        observer.join()
+
+
+class _Handler(FileSystemEventHandler):
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        self._call()

@@ -1,4 +1,4 @@
-"""Writes a run down while it happens: its events as a listener, its effects as an interceptor."""
+"""Records a run while it happens: its events as a listener, its effects as an interceptor."""
 
 from __future__ import annotations
 
@@ -43,24 +43,26 @@ logger = logging.getLogger(__name__)
 
 _STOPPING = "the run is being stopped"
 _ENDS = ("run_ended", "result")
-"""The types of the events that tell how a run ends."""
+"""The types of the events of a run's end."""
 _NO_FILES = "this run has nearly used up the {:,} MiB that are kept of it (--record-mib): its files and pictures are not kept from now on"
 _FULL = (
     "this run has used up the {:,} MiB that are kept of it (--record-mib): it goes on, but nothing more is kept, and it cannot be "
     "resumed"
 )
+Fields = dict[str, JsonValue]
+Files = Mapping[str, RecordedFile]
 
 
 class Recorder:
-    """Writes the journal of a run, as FORMAT.md describes it. No other process does, until it is closed.
+    """Writes the journal of a run, as FORMAT.md describes it. No other process does until it is closed.
 
     Args:
-        directory: Where the run is kept.
-        redactor: Replaces what must not be written.
-        numbers: Where effects that have no number yet get one.
+        directory: The directory of the run.
+        redactor: Replaces credentials by placeholders.
+        numbers: Numbers effects that have no number yet.
         mib: How many MiB of the run are kept; ``None`` for any number. When files and artifacts have used up three quarters
-            of that, no more of them are kept; when all is used up, nothing more is written but how the run ends.
-        sync: Whether each entry is on the disk before the run goes on.
+            of that, no more of them are kept; when all is used up, only the end of the run is written.
+        sync: Whether each entry is on the disk before the run continues.
     """
 
     def __init__(
@@ -75,31 +77,31 @@ class Recorder:
         self.directory = directory
         self._room = Room(mib, directory.path)
         self._is_full = self._leaves_out_files = False
-        """Whether the room is used up, and whether that for files is."""
+        """Whether the room is used up, and whether the share for files is."""
         self._notices: list[str] = []
-        """What is to be said of that; a listener of warnings may not be called in a thread."""
+        """Warnings that are due: their listener may not be called in a thread."""
         self.blobs = Blobs(directory.blobs, self._room, sync=sync, is_hidden=redactor.found_in)
         self.redactor = redactor
         self._numbers = numbers or Numbers()
         self._log = Log(directory.lines, self._room, sync=sync)
         self._failure: JournalError | None = None
-        self._apart = ThreadPoolExecutor(1, "journal")
-        """What is large is written there, in order: to look through it takes its time."""
+        self._thread = ThreadPoolExecutor(1, "journal")
+        """Writes large entries, in order."""
         self._last: Future[None] | None = None
-        """The last entry that was written there."""
+        """The last entry that the thread writes."""
         self._lost: JournalError | None = None
-        """Why one was not."""
-        self._known = 0
+        """Why the thread could not write an entry."""
+        self._last_known = 0
         """The number of the last effect before the run was resumed."""
         self._begun: dict[int, Event] = {}
-        """By their numbers, the events of effects that have begun, until these are written with their requests."""
-        self._open: dict[int, dict[str, JsonValue]] = {}
-        """By their numbers, the events of effects that have begun, as JSON, until they have ended."""
+        """The events of effects that have begun, by number, until they are written with the requests."""
+        self._open: dict[int, Fields] = {}
+        """The same as JSON until the effects have ended."""
         self._repetitions = Repetitions()
-        self._files: dict[str, Mapping[str, RecordedFile]] = {}
-        """What was in each workspace when that was last recorded."""
-        self._at_work: dict[int, tuple[str, Mapping[str, RecordedFile]]] = {}
-        """By the numbers of blocks that have not ended, their workspaces, and what was there before."""
+        self._files: dict[str, Files] = {}
+        """What was in each workspace when it was recorded last."""
+        self._at_work: dict[int, tuple[str, Files]] = {}
+        """The workspaces of blocks that have not ended, by number, and what was there before."""
         self.is_stopping = False
         """Whether the run is being stopped from outside, so that what ends now was cut short."""
 
@@ -119,12 +121,12 @@ class Recorder:
         """Begin the journal of a new run. Blocks.
 
         Args:
-            runs: The directory that gets one for it.
-            about: What is known of the run.
+            runs: The directory in which the directory of the run is made.
+            about: Describes the run.
             config: Its config, in YAML.
-            credentials: What must not be written, each by its name.
+            credentials: What must not be written, by name.
             numbers: As of the recorder.
-            key: What seals it; by default the key of this user.
+            key: Seals the run; by default the key of this user.
             mib: As of the recorder.
             sync: As of the recorder.
 
@@ -137,7 +139,7 @@ class Recorder:
         directory.make()
         recorder = cls(directory, redactor, numbers, mib=mib, sync=sync)
         try:
-            # nobody else does so meanwhile, as the journal is held
+            # the lock on the journal keeps other processes out
             directory.describe(about, str(redactor.redact(config)))
             recorder._log.chain = directory.chain()
             if sync:
@@ -146,28 +148,6 @@ class Recorder:
             recorder.close()
             raise
         return recorder
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Words() | Output():
-                pass
-            case EffectBegan():
-                self._begun[event.span] = event
-            case EffectEnded():
-                if (begun := self._begun.pop(event.span, None)) is not None:
-                    # it was answered, or refused, before it got here
-                    self._write_event(begun)
-                    self._write_event(event)
-            case _:
-                self._write_event(_without_result(event))
-
-    def _write_event(self, event: Event) -> None:
-        data = event_data(event)
-
-        def make() -> dict[str, JsonValue]:
-            return self.packed_fields(shortened(_redacted(data, self.redactor)))
-
-        self._write(make, is_light(data), is_event=True, is_end=event.type in _ENDS)
 
     @classmethod
     def reopen(
@@ -180,13 +160,13 @@ class Recorder:
         mib: int | None = None,
         sync: bool = False,
     ) -> tuple[Recorder, History]:
-        """Go on with the journal of a run, whose past is known then. Blocks.
+        """Continue the journal of a run; returns its history, too. Blocks.
 
         Args:
-            directory: Where the run is kept.
+            directory: The directory of the run.
             credentials: As of :meth:`create`.
-            numbers: As of the recorder; those that the run has given are skipped.
-            shown: The names of those that the run gets back; ``None`` for all.
+            numbers: As of the recorder; numbers that the run has used are skipped.
+            shown: The names of the credentials that the run gets back; ``None`` for all.
             mib: As of the recorder.
             sync: As of the recorder.
 
@@ -202,17 +182,39 @@ class Recorder:
         except BaseException:
             recorder.close()
             raise
-        recorder._known = history.last
+        recorder._last_known = history.last
         recorder._numbers.skip(history.last)
-        # what is written to the journal of somebody else's run is not made ours by that
+        # the run of somebody else does not become this user's by what is added
         recorder._log.chain = history.chain
         return recorder, history
 
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Words() | Output():
+                pass
+            case EffectBegan():
+                self._begun[event.span] = event
+            case EffectEnded():
+                if (begun := self._begun.pop(event.span, None)) is not None:
+                    # another interceptor answered or refused it before it got here
+                    self._write_event(begun)
+                    self._write_event(event)
+            case _:
+                self._write_event(_without_result(event))
+
+    def _write_event(self, event: Event) -> None:
+        data = event_data(event)
+
+        def make() -> Fields:
+            return self._packed_fields(shortened(self._redacted(data)))
+
+        self._write(make, is_light(data), is_event=True, is_end=event.type in _ENDS)
+
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """An interceptor: note what is asked before it is done, and what came of it before anybody knows it.
+        """An interceptor: record a request before it is performed, and its outcome before the caller gets it.
 
         While the run is being stopped no outcome is recorded: the code, the tool or the person may have been cancelled, and
-        have made something of that. A resumed run takes it for under way, as after a kill.
+        have made something of that. A resumed run takes the effect for under way, as after a kill.
 
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
@@ -221,83 +223,75 @@ class Recorder:
         return await self.perform(n, effect, do)
 
     def refuse_if_stopping(self) -> None:
-        """Let nothing new be done while the run is being stopped.
-
-        Raises:
-            CancelledError: If it is: whoever asks is being stopped, too.
-        """
+        """Raise ``CancelledError`` while the run is being stopped: its callers are, too."""
         if self.is_stopping:
             raise asyncio.CancelledError(_STOPPING)
 
     def begin(self, effect: Effect[Any], request: Request, same: EffectRecord | None = None) -> int:
-        """Note that an effect begins, and return its number.
-
-        Args:
-            effect: The effect.
-            request: What is asked.
-            same: The same effect, where the run has asked for it before it was resumed.
-        """
+        """Record the request for an effect, or that it is the ``same`` as a recorded one, and return its number."""
         effect.span = effect.span or self._numbers.next()
         event = self._begun.pop(effect.span, None)
         if event is None:
             event = effect.begin(effect.span)
             event.at = now()
         data, caller = event_data(event), request.caller
-        ask: dict[str, JsonValue] = {"by": request.by, "kind": request.kind, "key": request.key}
+        ask: Fields = {"by": request.by, "kind": request.kind, "key": request.key}
         if caller.within is not None:
             ask["within"] = caller.within
         if caller.owner is not None:
             ask[caller.owner[0]] = caller.owner[1]
-        shared = False
+        kept = 0
 
-        def make() -> dict[str, JsonValue]:
-            nonlocal shared
-            began = self._open[effect.span] = _redacted(data, self.redactor)
+        def make() -> Fields:
+            nonlocal kept
+            began = self._open[effect.span] = self._redacted(data)
             if same is not None:
                 ask["same"] = {"span": same.n, "began": same.began, "ended": same.ended}
             else:
                 before, kept = self._repetitions.conversation(request.by, request.value)
-                shared = kept > 0
                 ask["request"] = self._packed_request(request.value, before, kept)
-            return {**self.packed_fields(shortened(began, known_from_request(request.value))), "ask": ask}
+            return {**self._packed_fields(shortened(began, known_from_request(request.value))), "ask": ask}
 
         def written(start: int) -> None:
             if same is None:
-                self._repetitions.note_conversation(request.by, request.value, start, is_shared=shared)
+                self._repetitions.note_conversation(request.by, request.value, start, is_shared=kept > 0)
 
         self._write(make, is_light(request.value) and is_light(data), written=written)
         return effect.span if same is None else same.n
 
     def _packed_request(self, request: JsonValue, before: int, kept: int) -> JsonValue:
         if not (kept and isinstance(request, dict) and isinstance(messages := request["messages"], list)):
-            return self.blobs.pack(request)
-        since: JsonValue = {SINCE: before, "kept": kept, "more": self.blobs.pack(messages[kept:])}
-        return {
-            name: since if name == "messages" else self.blobs.pack(value) for name, value in request.items()
-        }
+            return self._packed(request)
+        since: JsonValue = {SINCE: before, "kept": kept, "more": self._packed(messages[kept:])}
+        return {name: since if name == "messages" else self._packed(value) for name, value in request.items()}
 
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
-        """Perform an effect that has begun, and has the number ``n`` for what it asks; note what came of it."""
+        """Perform an effect that has begun, as the number ``n`` for what it asks itself, and record its outcome."""
         executor = effect.part if isinstance(effect, CodeEffect) and not effect.is_apart else None
+        executor = executor if isinstance(executor, StreamingCodeExecutor) else None
         await self.written()
         try:
             with inside(n, effect):
-                if isinstance(executor, StreamingCodeExecutor):
-                    await self._before(executor)
-                    workspace = workspace_of(executor)
+                if executor is not None:
+                    if (workspace := workspace_of(executor)) not in self._files:
+                        await executor.start()
+                        # what is there before the first block belongs to none
+                        await self.record_files(executor, 0)
                     self._at_work[n] = workspace, self._files.get(workspace, {})
                 outcome = await do()
-                if isinstance(executor, StreamingCodeExecutor):
+                if executor is not None:
                     await self.record_files(executor, n)
         except JournalError:
             # says nothing of the effect
             raise
         except BaseException as error:
+            # all but exceptions end the process while something is under way
+            is_cancelled = isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception)
             try:
-                if isinstance(error, asyncio.CancelledError) and isinstance(executor, StreamingCodeExecutor):
-                    await self._after_interruption(executor, n)
+                if isinstance(error, asyncio.CancelledError) and executor is not None:
+                    await self._record_interrupted(executor, n)
             finally:
-                await self.fail(effect, error, is_cancelled=self.is_stopping or _is_cancelled(error))
+                await self.fail(effect, error, is_cancelled=self.is_stopping or is_cancelled)
             raise
         finally:
             if not self.is_stopping:
@@ -309,14 +303,8 @@ class Recorder:
         return outcome
 
     async def settle(self, effect: Effect[Any], outcome: Any, *, is_known: bool = False) -> None:
-        """Note what came of an effect that has begun.
-
-        Args:
-            effect: The effect.
-            outcome: What came of it.
-            is_known: Whether the journal has that already, in the lines of the same effect.
-        """
-        end: dict[str, JsonValue] = {}
+        """Record the outcome of an effect, unless it ``is_known`` from the recorded one."""
+        end: Fields = {}
         artifacts: Sequence[Artifact] = ()
         if isinstance(effect, CodeRun) and not is_known:
             artifacts = getattr(outcome, "artifacts", ())
@@ -324,7 +312,7 @@ class Recorder:
             end["ran"] = {"outcome": how, "state_lost": getattr(outcome, "state_lost", None)}
         dumped = effect.dump(outcome)
 
-        def made() -> tuple[dict[str, JsonValue], Known]:
+        def made() -> tuple[Fields, Known]:
             redacted = self.redactor.redact(dumped)
             packed = {} if is_known else {"outcome": self._packed(redacted)}
             return end | packed, known_from_outcome(redacted)
@@ -334,8 +322,8 @@ class Recorder:
     async def fail(
         self, effect: Effect[Any], error: BaseException, *, is_cancelled: bool = False, is_known: bool = False
     ) -> None:
-        """Note the error of an effect that has begun; ``is_known`` as of :meth:`settle`."""
-        end: dict[str, JsonValue] = {} if is_known else {"error": self.packed(_told(error))}
+        """Record the error of an effect; ``is_known`` as of :meth:`settle`."""
+        end: Fields = {} if is_known else {"error": self.packed(_described(error))}
         if is_cancelled:
             end["cancelled"] = True
         await self._end(effect, effect.end(None, error), lambda: (end, {}), light=True)
@@ -344,46 +332,35 @@ class Recorder:
         self,
         effect: Effect[Any],
         event: Event,
-        made: Callable[[], tuple[dict[str, JsonValue], Known]],
+        made: Callable[[], tuple[Fields, Known]],
         light: bool,
         artifacts: Sequence[Artifact] = (),
     ) -> None:
         event.at = now()
         data = event_data(event)
 
-        def make() -> dict[str, JsonValue]:
+        def make() -> Fields:
             began = self._open.pop(effect.span, {})
             data["parent"] = began.get("parent")
             end, known = made()
-            told = shortened(_redacted(data, self.redactor), known, known_from_begin(began))
-            return {**self.packed_fields(told), "end": end}
+            fields = shortened(self._redacted(data), known, known_from_begin(began))
+            return {**self._packed_fields(fields), "end": end}
 
         self._write(make, light, artifacts=artifacts)
         await self.written()
 
     def answer(self, question: OpenQuestion, outcome: JsonValue) -> None:
-        """Note what was answered to a question of a run that has ended."""
+        """Record the answer to a question of a run that has ended."""
         self.write(given=question.n, key=question.key, outcome=self.packed(outcome))
 
-    async def _before(self, executor: StreamingCodeExecutor) -> None:
-        if workspace_of(executor) not in self._files:
-            await executor.start()
-            # before the first block, it belongs to none
-            await self.record_files(executor, 0)
-
-    async def _after_interruption(self, executor: StreamingCodeExecutor, block: int) -> None:
-        """Note what is left where a person may change it, so that it is known later who has."""
+    async def _record_interrupted(self, executor: StreamingCodeExecutor, block: int) -> None:
+        """Record the files of a lasting workspace, so that changes by a person can be told from them later."""
         workspace = workspace_of(executor)
         if workspace in self._files and not workspace.startswith("@"):
             await self.record_files(executor, block)
 
     async def record_files(self, executor: StreamingCodeExecutor, block: int) -> None:
-        """Write down what has changed in a workspace since that was last known.
-
-        Args:
-            executor: Whose it is.
-            block: The number of the entry of the block that has changed it.
-        """
+        """Record what a block has changed in its workspace."""
         try:
             now = await self.files_of(executor)
         except SandboxError as error:
@@ -393,46 +370,49 @@ class Recorder:
         before = self._files.get(workspace, {})
         entry = await to_the_end(asyncio.to_thread(self._changes, before, now))
         self.know_files(executor, now)
-        if block <= self._known or entry["changed"] or entry["gone"]:
+        if block <= self._last_known or entry["changed"] or entry["gone"]:
             self.write(files={"workspace": workspace, "block": block, **entry})
             await self.written()
 
-    def _changes(
-        self, before: Mapping[str, RecordedFile], now: Mapping[str, RecordedFile]
-    ) -> dict[str, JsonValue]:
+    def _changes(self, before: Files, now: Files) -> Fields:
         changed = as_entry({path: file for path, file in now.items() if before.get(path) != file})
-        gone: list[JsonValue] = [path for path in before if path not in now]
-        return {"changed": self.packed(changed), "gone": self.packed(gone)}
+        return {
+            "changed": self.packed(changed),
+            "gone": self.packed([path for path in before if path not in now]),
+        }
 
     def packed(self, value: JsonValue) -> JsonValue:
-        """A value as an entry has it: with placeholders for credentials, and what is large beside the journal. Blocks.
+        """A value as an entry has it, with placeholders for credentials, and large parts as blobs. Blocks.
 
         Raises:
-            JournalError: If what is large cannot be written.
+            JournalError: If a blob cannot be written.
         """
         return self.blobs.pack(self.redactor.redact(value))
 
-    def packed_fields(self, values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        """Values that have placeholders already, each by itself."""
+    def _packed_fields(self, values: Mapping[str, JsonValue]) -> Fields:
         return {name: self._packed(value) for name, value in values.items()}
 
     def _packed(self, value: JsonValue) -> JsonValue:
+        """A value that has placeholders already, with references to what earlier lines have."""
         return self.blobs.pack(self._repetitions.shared(value))
 
-    def know_files(self, executor: StreamingCodeExecutor, files: Mapping[str, RecordedFile]) -> None:
-        """Take what is in a workspace for known: what is written down later is what has changed since."""
+    def _redacted(self, data: Fields) -> Fields:
+        return cast(Fields, self.redactor.redact(data))
+
+    def know_files(self, executor: StreamingCodeExecutor, files: Files) -> None:
+        """Take files of a workspace for recorded."""
         self._files[workspace_of(executor)] = files
 
-    def known_files(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
-        """What is in a workspace, as far as is known."""
+    def known_files(self, executor: StreamingCodeExecutor) -> Files:
+        """The files of a workspace that are recorded."""
         return self._files.get(workspace_of(executor), {})
 
-    async def files_of(self, executor: StreamingCodeExecutor) -> Mapping[str, RecordedFile]:
-        """What is in a workspace; the contents are kept, but those with a credential in them."""
+    async def files_of(self, executor: StreamingCodeExecutor) -> Files:
+        """The files of a workspace. Their contents are kept, except those that hold a credential."""
         return await executor.workspace.record(self._keep)
 
     def _keep(self, data: bytes) -> str | None:
-        """Keep the content of a file or an artifact, unless there is a credential in it, or no room for it."""
+        """Keep the content of a file or an artifact, unless it holds a credential, or no room is left."""
         if self.redactor.found_in(data):
             return None
         digest = self.blobs.keep_if_room(data)
@@ -442,7 +422,7 @@ class Recorder:
         return digest
 
     async def cut_off(self, executor: StreamingCodeExecutor) -> Collection[str]:
-        """The files of a workspace that a block has made or changed which has not ended: they are not the run's until it has.
+        """Files that a block which has not ended has made or changed: they are not the run's until it has.
 
         Raises:
             SandboxError: If that cannot be found out.
@@ -455,24 +435,24 @@ class Recorder:
         return {path for path, file in now.items() if before.get(path) != file}
 
     async def note_copies(self, paths: Sequence[str]) -> None:
-        """Write down where files of the run are copied to, so that those that it has no more can be removed in the end."""
+        """Record where files of the run are copied to, so that copies of files that it drops can be removed."""
         self._write(lambda: {"at": now(), "copies": self.packed([*paths])}, light=False)
         await self.written()
 
     def close(self) -> None:
-        """Let others go on with the run, when all is written. Idempotent. Blocks."""
+        """Write what is due, and let other processes continue the run. Idempotent. Blocks."""
         while self._begun and self._lost is None:
-            # nothing of them was recorded before the run ended
+            # no interceptor recorded them before the run ended
             self._write_event(self._begun.pop(next(iter(self._begun))))
-        self._apart.shutdown()
+        self._thread.shutdown()
         self._log.close()
 
     def give_up(self, error: JournalError) -> None:
-        """Write nothing more of effects: what is made of an error of the journal did not come of them."""
+        """Record no more effects: agents may react to an error of the journal, which is none of theirs."""
         self._failure = self._failure or error
 
     def write(self, **entry: JsonValue) -> None:
-        """Append an entry that has no event. Behind large ones it is written when these are; see :meth:`written`.
+        """Append an entry that has no event, behind those that are being written; see :meth:`written`.
 
         Raises:
             JournalError: If it cannot be written, or one before could not be.
@@ -495,7 +475,7 @@ class Recorder:
 
     def _write(
         self,
-        make: Callable[[], dict[str, JsonValue]],
+        make: Callable[[], Fields],
         light: bool,
         *,
         artifacts: Sequence[Artifact] = (),
@@ -503,15 +483,15 @@ class Recorder:
         is_end: bool = False,
         written: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Append an entry: at once, or in a thread if it is large, or others are written there.
+        """Append an entry: at once, or in the thread if it is large, or others are written there.
 
         Args:
             make: Makes the entry.
             light: Whether that takes no time worth a thread.
-            artifacts: What is kept before it is written.
-            is_event: Whether it is an event alone, which is written also where the journal has failed an effect.
-            is_end: Whether it tells how the run ends, and is written in any case.
-            written: Called with the place where it begins, in bytes.
+            artifacts: Kept before the entry is written.
+            is_event: Whether it is an event alone, which is written even if the journal has failed an effect.
+            is_end: Whether it is the end of the run, which is written in any case.
+            written: Called with the place of the entry.
         """
         if (failure := self._lost or (None if is_event else self._failure)) is not None:
             raise failure
@@ -529,10 +509,10 @@ class Recorder:
         if is_idle and not artifacts and light:
             write()
         else:
-            self._last = self._apart.submit(self._write_unless_lost, write)
+            self._last = self._thread.submit(self._write_unless_lost, write)
 
     def _is_used_up(self) -> bool:
-        """Whether the room is used up, which the journal says in place of the entry with which it is."""
+        """Whether the room is used up; the journal says so once, in place of an entry."""
         if not self._is_full and self._room.is_used_up:
             self._is_full = True
             self._log.append({"at": now(), "full": self._room.mib})
@@ -547,7 +527,7 @@ class Recorder:
                 self._lost = error
 
 
-def as_entry(files: Mapping[str, RecordedFile]) -> dict[str, JsonValue]:
+def as_entry(files: Files) -> Fields:
     """Files as an entry has them."""
     # many times faster than dataclasses.asdict
     return {
@@ -556,12 +536,8 @@ def as_entry(files: Mapping[str, RecordedFile]) -> dict[str, JsonValue]:
     }
 
 
-def _redacted(data: dict[str, JsonValue], redactor: Redactor) -> dict[str, JsonValue]:
-    return cast("dict[str, JsonValue]", redactor.redact(data))
-
-
 def _without_result(event: Event) -> Event:
-    """An event without the result of a block, which the end of the block has."""
+    """An event without the result of a block, which the entry of the block's end has."""
     if not (isinstance(event, MessageSent) and RESULT_KEY in event.message.metadata):
         return event
     metadata = {key: value for key, value in event.message.metadata.items() if key != RESULT_KEY}
@@ -569,7 +545,7 @@ def _without_result(event: Event) -> Event:
 
 
 def workspace_of(executor: StreamingCodeExecutor) -> str:
-    """A name for a workspace: executors that share a directory share it, also where that was moved with all around it."""
+    """The name of a workspace: its path from the working directory, which executors may share, or ``@`` and a place."""
     workspace = executor.workspace
     path = workspace.path
     if path is None or not workspace.lasts:
@@ -577,14 +553,9 @@ def workspace_of(executor: StreamingCodeExecutor) -> str:
     return os.path.relpath(path)
 
 
-def _is_cancelled(error: BaseException) -> bool:
-    # what else ends a process while something is under way
-    return isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception)
-
-
-def _told(error: BaseException) -> JsonValue:
+def _described(error: BaseException) -> JsonValue:
     kind = type(error)
-    told: dict[str, JsonValue] = {"type": f"{kind.__module__}.{kind.__qualname__}", "text": str(error)}
+    described: Fields = {"type": f"{kind.__module__}.{kind.__qualname__}", "text": str(error)}
     if isinstance(status := getattr(error, "status_code", None), int):
-        told["status"] = status
-    return told
+        described["status"] = status
+    return described

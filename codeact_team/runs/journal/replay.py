@@ -1,4 +1,4 @@
-"""Answers a run from the journal of another one; only its code runs for real, and what comes of it is compared."""
+"""Replays a run from its journal: only code runs for real, and its results are compared with the recorded ones."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
+from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
+from codeact_team.runs.journal.differences import difference
 from codeact_team.runs.journal.history import EffectRecord, EffectState, History
-from codeact_team.runs.journal.requests import Request, asking, inside, recorded_error, request_of
-from codeact_team.runs.journal.restoration import difference, tell_unkept
-from codeact_team.runs.journal.resumption import RecordedOrder
+from codeact_team.runs.journal.requests import Request, inside
+from codeact_team.runs.journal.restoration import put_files, warn_of_unkept
 
 
-class Replay:
-    """An interceptor that answers what is asked as it was answered then, and lets code run for real, until that differs.
+class Replay(RecordedAnswers):
+    """Answers a run from its history and runs its code for real, until a result differs.
 
     Args:
-        history: What is known of the run then.
+        history: The history of the recorded run.
         redactor: Replaces credentials by placeholders.
-        workspaces: The directories that stand for those of then, each with the name that the journal has for it.
+        workspaces: The directories that stand for the recorded ones, each with the name that the journal has for it.
         end: Ends the run, for a reason.
         until: How many calls of code run; ``None`` for all.
         beyond_workspace: Whether code may run that can reach more than its workspace.
 
     Attributes:
-        blocks: How many calls of code have come to the same as then.
-        answered: How many questions were answered.
-        changed: What was asked otherwise than then: how often, by who asked, and for what sort of effect.
-        difference: What is otherwise than then, where that has ended the run; hostile data.
-        end_of_record: Why the run could not go on, where its journal ends there.
-        is_stopped: Whether it was ended from here.
+        blocks: How many calls of code had the recorded result.
+        answered: How many effects were answered.
+        changed: How many requests differed from the recorded ones, by agent and kind of the effect.
+        difference: How the result that ended the run differs; hostile data. ``None`` if none did.
+        end_of_record: Why the run could not continue, where its journal ends there.
+        is_stopped: Whether the replay ended the run.
     """
 
     def __init__(
@@ -52,143 +53,110 @@ class Replay:
         until: int | None = None,
         beyond_workspace: bool = False,
     ) -> None:
-        self._history = history
-        self._redactor = redactor
+        super().__init__(history, redactor)
         self._workspaces = workspaces
         self._end = end
         self._until = until
         self._beyond = beyond_workspace
-        self._order = RecordedOrder(history.order)
         self._ready: set[str] = set()
+        """The names of workspaces that have the files of the start."""
         self._strayed: str | None = None
+        """What code has asked for in addition."""
         self.blocks = self.answered = 0
         self.changed = Counter[tuple[str, str]]()
         self.difference: str | None = None
         self.end_of_record: str | None = None
         self.is_stopped = False
 
-    async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """Answer an effect as it was answered then, or run its code.
+    def _find(self, effect: Effect[Any], request: Request) -> EffectRecord | None:
+        return self._history.next_settled(request)
 
-        Raises:
-            RecordedError: If it had failed then; or code asks for what it did not ask for then.
-            JournalError: If the journal cannot be read, or code must not run again.
-        """
-        request = await request_of(effect, self._redactor)
-        if isinstance(effect, Attempt):
-            return await self._attempt(effect, request, do)
-        before = self._history.next_settled(request)
-        if before is None:
-            self._stray(request)
-        if before.key != request.key:
-            self.changed[effect.source, effect.kind] += 1
-        if isinstance(effect, CodeRun):
-            return await self._run(effect, before, do)
-        if isinstance(effect, CodeEffect):
-            return await self._branch(effect, before, do)
-        await self._order.turn(before.n)
-        if before.state is EffectState.FAILED:
-            raise recorded_error(self._history.error(before), self._redactor)
-        self.answered += 1
-        await effect.skip()
-        return effect.load(self._redactor.restore(self._history.outcome(before)))
-
-    def _stray(self, request: Request) -> NoReturn:
+    async def _perform_unknown(self, effect: Effect[Any], request: Request, do: Perform) -> Any:
         agent, _, place = request.by.partition("@")
-        what = f"{agent or place} has asked for one {request.kind.replace('_', ' ')} more than is recorded"
+        told = f"{agent or place} has asked for one {request.kind.replace('_', ' ')} more than is recorded"
         if request.is_of_block:
-            self._strayed = what
-            raise RecordedError("when this code ran first, it did not ask for this")
-        self.end_of_record = what
-        self._stop(what)
+            self._strayed = told
+            raise RecordedError(NOT_ASKED)
+        self.end_of_record = told
+        self._stop(told)
 
     def _stop(self, reason: str) -> NoReturn:
         self.is_stopped = True
         self._end(reason)
-        # as that will be here by and by
+        # the end of the run cancels this task in a moment
         raise asyncio.CancelledError(reason)
 
-    async def _run(self, effect: CodeRun[Any], before: EffectRecord, do: Perform) -> Any:
-        await self._make_ready(effect.part)
-        with inside(before.n, effect):
-            now = await do()
-        await self._order.turn(before.n)
-        if before.state is EffectState.FAILED:
-            recorded, told = (
-                now,
-                f"then it could not run: {recorded_error(self._history.error(before), self._redactor)}",
+    async def _answer(self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform) -> Any:
+        if isinstance(effect, Attempt):
+            with inside(record.n, effect):
+                outcome = await do()
+            await self._order.turn(record.n)
+            return outcome
+        if record.key != request.key:
+            self.changed[effect.source, effect.kind] += 1
+        if isinstance(effect, CodeEffect):
+            await self._make_ready(effect.part)
+            with inside(record.n, effect):
+                now = await do()
+            await self._order.turn(record.n)
+            return (
+                self._compare_run(effect, record, now)
+                if isinstance(effect, CodeRun)
+                else self._compare_fork(effect, record, now)
             )
+        await self._order.turn(record.n)
+        if record.state is EffectState.FAILED:
+            raise self._error(record)
+        self.answered += 1
+        await effect.skip()
+        return self._outcome(effect, record)
+
+    def _compare_run(self, effect: CodeRun[Any], record: EffectRecord, now: CodeResult) -> Any:
+        recorded = now
+        if record.state is EffectState.FAILED:
+            self.difference = f"then it could not run: {self._error(record)}"
         else:
-            recorded = effect.load(self._redactor.restore(self._history.outcome(before)))
-            told = self._difference(before, recorded, now)
-        if told is not None:
-            self.difference = told
-            self._stop("its code has come to something else than then")
+            recorded = self._outcome(effect, record)
+            self.difference = self._difference(record, recorded, now)
+        if self.difference is not None:
+            self._stop("the result of its code is not the recorded one")
         self.blocks += 1
         if self.blocks == self._until:
-            self._stop(f"code has run {_times(self.blocks)}")
+            self._stop(f"code has run {'once' if self.blocks == 1 else f'{self.blocks} times'}")
         return recorded
 
-    async def _attempt(self, attempt: Attempt, request: Request, do: Perform) -> Any:
-        """Make an attempt once more, whatever has become of it then."""
-        before = self._history.next(request.key, asking())
-        if before is None:
-            self._stray(request)
-        with inside(before.n, attempt):
-            outcome = await do()
-        await self._order.turn(before.n)
-        return outcome
+    def _difference(self, record: EffectRecord, recorded: CodeResult, now: CodeResult) -> str | None:
+        told = difference(recorded, now, paths=self._workspaces)
+        if self._strayed is not None:
+            return "\n".join(filter(None, [told, self._strayed]))
+        if told is None and (missing := self._history.count_left_in(record.n)):
+            return f"then its code has asked for {missing} more"
+        return told
 
-    async def _branch(self, effect: CodeEffect[Any], before: EffectRecord, do: Perform) -> Any:
-        """Make branches of a session, or go on with one."""
-        await self._make_ready(effect.part)
-        now = await do()
-        await self._order.turn(before.n)
-        recorded = None if before.state is EffectState.FAILED else effect.load(self._history.outcome(before))
+    def _compare_fork(self, effect: CodeEffect[Any], record: EffectRecord, now: str | None) -> str | None:
+        recorded = None if record.state is EffectState.FAILED else self._outcome(effect, record)
         if now != recorded:
             which = "branches of its session" if isinstance(effect, Fork) else "a branch of its session"
             self.difference = (
                 f"--- recorded\n+++ now\n-{which}: {recorded or 'made'}\n+{which}: {now or 'made'}"
             )
-            self._stop("its session is not what it was then")
+            self._stop("its session is not the recorded one")
         self.answered += 1
         return now
 
-    def _difference(self, before: EffectRecord, recorded: CodeResult, now: CodeResult) -> str | None:
-        told = difference(recorded, now, paths=self._workspaces)
-        if self._strayed is not None:
-            return "\n".join(filter(None, [told, self._strayed]))
-        if told is None and (missing := len(self._history.left_in(before.n))):
-            return f"then its code has asked for {missing} more"
-        return told
-
     async def _make_ready(self, executor: object) -> None:
-        """Start what code is to run in, with the files that were there when it started then."""
-        if isinstance(executor, StreamingCodeExecutor):
-            await executor.start()
-        if not (self._beyond or (isinstance(executor, StreamingCodeExecutor) and executor.is_contained)):
+        """Start an executor, with the files that were there when it was started in the recorded run."""
+        if not await is_contained(executor) and not self._beyond:
             raise JournalError(
                 "its code can reach more than its workspace, and would do again there what it has done: change that by -s, "
                 "or replay it with --beyond-workspace"
             )
         if not isinstance(executor, StreamingCodeExecutor):
             return
-        path = str(executor.workspace.path or "")
-        name = self._workspaces.get(path, f"@{place_of(executor)}")
+        name = self._workspaces.get(str(executor.workspace.path or ""), f"@{place_of(executor)}")
         if name in self._ready:
             return
         self._ready.add(name)
         files = self._history.files(name, 1)
-        contents = {
-            path: await asyncio.to_thread(self._history.blobs.file, file["digest"], file["size"])
-            for path, file in files.items()
-            if file["digest"] is not None
-        }
-        tell_unkept(files, ())
-        executable = {path for path, file in files.items() if file["is_executable"]}
-        if contents:
-            await executor.workspace.restore(contents, executable, [])
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
+        warn_of_unkept(files, ())
+        await put_files(executor.workspace, self._history.blobs, files)

@@ -22,21 +22,31 @@ from codeact_team.core.redaction import Redactor
 from codeact_team.errors import RecordedError
 from codeact_team.runs.journal.blobs import is_light
 
-Owner = Literal["block", "attempt"]
+
+@dataclass
+class RepeatedBlock:
+    """A recorded block that runs again, to restore its variables.
+
+    Attributes:
+        has_strayed: Whether it has asked for something else than before.
+    """
+
+    has_strayed: bool = False
 
 
 @dataclass(frozen=True)
 class Caller:
-    """What asks for effects at the moment.
+    """The current caller of effects.
 
     Attributes:
         within: The number of the innermost effect that is under way.
-        owner: The innermost block or attempt, and its number: it is done again by itself when a run is resumed, and then asks
-            again.
+        owner: The innermost block or attempt, and its number: when a run is resumed, it is done again, and asks again.
+        repetition: The block that runs again, if one does.
     """
 
     within: int | None = None
-    owner: tuple[Owner, int] | None = None
+    owner: tuple[Literal["block", "attempt"], int] | None = None
+    repetition: RepeatedBlock | None = None
 
 
 _caller: ContextVar[Caller] = ContextVar("codeact_team_caller", default=Caller())  # noqa: B039
@@ -50,7 +60,7 @@ class Request:
         by: The name of the agent, ``@``, and the place in the config of the component that is asked.
         kind: The kind of the effect.
         value: What is asked, with placeholders for credentials.
-        caller: What asks.
+        caller: The caller.
         key: A digest of all that; of the caller, only the owner counts.
     """
 
@@ -64,6 +74,11 @@ class Request:
     def owner(self) -> int | None:
         """The number of the block or attempt that asks."""
         return None if self.caller.owner is None else self.caller.owner[1]
+
+    @property
+    def attempt(self) -> int | None:
+        """The number of the attempt that asks, if one does by itself and not by its code."""
+        return None if self.is_of_block else self.owner
 
     @property
     def is_of_block(self) -> bool:
@@ -86,28 +101,30 @@ async def request_of(effect: Effect[Any], redactor: Redactor) -> Request:
 
 
 def recorded_error(recorded: JsonValue, redactor: Redactor) -> RecordedError:
-    """An error from a journal, by the words that it had."""
-    said: Any = redactor.restore(recorded)
-    return RecordedError(said["text"], type_name=said["type"], status_code=said.get("status"))
+    """An error as a journal has it."""
+    error: Any = redactor.restore(recorded)
+    return RecordedError(error["text"], type_name=error["type"], status_code=error.get("status"))
 
 
 @contextmanager
 def inside(n: int, effect: Effect[Any]) -> Generator[None]:
-    """Within it, effects are asked for by this one, which has the number ``n`` in the journal."""
-    owner = _caller.get().owner
+    """Within it, the caller is an effect with the number ``n``."""
+    caller = _caller.get()
+    owner = caller.owner
     if isinstance(effect, CodeRun):
         owner = "block", n
     elif isinstance(effect, Attempt):
         owner = "attempt", n
-    with _calling(Caller(n, owner)):
+    with _calling(Caller(n, owner, caller.repetition)):
         yield
 
 
 @contextmanager
-def inside_block(n: int) -> Generator[None]:
-    """Within it, effects are asked for by the block with the number ``n``, which runs again."""
-    with _calling(Caller(n, ("block", n))):
-        yield
+def repeating(n: int) -> Generator[RepeatedBlock]:
+    """Within it, the caller is the block with the number ``n``, which runs again."""
+    repetition = RepeatedBlock()
+    with _calling(Caller(n, ("block", n), repetition)):
+        yield repetition
 
 
 @contextmanager
@@ -119,12 +136,6 @@ def _calling(caller: Caller) -> Generator[None]:
         _caller.reset(token)
 
 
-def asking() -> int | None:
-    """The number of the innermost effect that is under way, if one is."""
-    return _caller.get().within
-
-
-def attempting() -> int | None:
-    """The number of the attempt that asks, if one does by itself and not by its code."""
-    owner = _caller.get().owner
-    return owner[1] if owner is not None and owner[0] == "attempt" else None
+def current_caller() -> Caller:
+    """The current caller."""
+    return _caller.get()

@@ -17,39 +17,39 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from codeact_team.core.atomic_files import is_temporary, write_whole
 from codeact_team.core.files import made_named, opened, read_regular
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import parse, sync
+from codeact_team.runs.journal.blobs import parse, reading, sync
 from codeact_team.runs.journal.seal import Chain, SealKey, user_key
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
-"""Of the directory and all that is in it."""
+"""The version of the format of run directories."""
 _ABOUT = "run.json"
 _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
 _BLOBS = "blobs"
 _MOST = 4 << 20
-"""Bytes of what describes a run, and of its config."""
+"""Bytes of ``run.json``, and of ``config.yaml``."""
 _BEFORE = {_CONFIG, _LINES}
-"""What a process that was killed may have left before there was a run."""
+"""Files that a process may have left that was killed before it described its run."""
 ADVICE = "Choose another directory by --run-dir, or run it with --no-record; in Python, by `record`"
 """What to do where a run cannot be recorded."""
 
 
 class About(BaseModel):
-    """What is known of a run when it begins.
+    """Describes a run, from its beginning.
 
     Attributes:
-        format: Of the directory.
+        format: The format of the directory.
         id: Its name; the names of later runs come after it.
-        task: What to do; hostile data where somebody else wrote it. ``None`` where a program gives a team its tasks.
+        task: The task; hostile data where somebody else wrote it. ``None`` where a program gives a team its tasks.
         config: The name of the config.
         working_directory: From which relative paths in the config lead.
         began: When, in seconds since the epoch.
         versions: Of this package, of AutoGen and of Python.
-        nonce: What the placeholders of credentials end with.
-        config_digest: The SHA-256 of the file with the config; ``None`` where an earlier version has begun the run.
-        seal: What shows who has written all this, and that it was not changed; ``None`` where nothing does.
+        nonce: The end of the placeholders of credentials.
+        config_digest: The SHA-256 of ``config.yaml``.
+        seal: Authenticates all this; ``None`` where nothing does.
         sealed_by: The name of the key; empty for that of a user.
     """
 
@@ -84,11 +84,11 @@ class About(BaseModel):
 
 
 class RunDirectory:
-    """Where the parts of a run are.
+    """The directory of a run. Its methods block, and raise :class:`JournalError` where that fails.
 
     Args:
         path: The directory.
-        key: What seals the run, and knows its seal; ``None`` for the key of this user, or what is derived of that.
+        key: Seals the run; ``None`` for the key of this user, or one that is derived from it.
     """
 
     def __init__(self, path: Path, key: SealKey | None = None) -> None:
@@ -103,15 +103,11 @@ class RunDirectory:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a run. Blocks."""
+        """Whether it has a run."""
         return (self.path / _ABOUT).is_file()
 
     def make(self) -> None:
-        """Make the directory of a new run; one that is there already has to be empty. Blocks.
-
-        Raises:
-            JournalError: If it cannot be made.
-        """
+        """Make the directory for a new run; one that exists has to be empty."""
         runs = self.path.parent
         with _refused(runs):
             is_first = not runs.is_dir()
@@ -125,15 +121,7 @@ class RunDirectory:
             os.fchmod(directory, 0o700)
 
     def describe(self, about: About, config: str) -> None:
-        """Say what runs: from then on, this is the directory of a run. Blocks.
-
-        Args:
-            about: What is known of it.
-            config: Its config, in YAML.
-
-        Raises:
-            JournalError: If that cannot be written, or there is a run.
-        """
+        """Write ``run.json`` and the config: from then on, it has a run."""
         if self.is_begun:
             raise JournalError(f"{self.path} has got a run of another process just now")
         about = about.model_copy(update={"config_digest": digest_of(config)})
@@ -146,11 +134,7 @@ class RunDirectory:
             self._write(_ABOUT, about.model_dump_json(indent=2) + "\n")
 
     def chain(self) -> Chain | None:
-        """What authenticates the journal; ``None`` where the run was not described so by this user. Blocks.
-
-        Raises:
-            JournalError: If what describes it cannot be read.
-        """
+        """Authenticates the journal; ``None`` where this user has not described the run so."""
         about = self.about()
         if about.seal is None or about.config_digest != digest_of(self.config()):
             return None
@@ -164,11 +148,7 @@ class RunDirectory:
         return key.chain(about.seal) if about.is_sealed(key) else None
 
     def sync(self) -> None:
-        """Let what describes the run, and the names of its directory and its journal, survive a power cut. Blocks.
-
-        Raises:
-            JournalError: If that fails.
-        """
+        """Put the description of the run, and the names of its directory and its journal, on the disk."""
         with _refused(self.path):
             for path in (self.path / _CONFIG, self.path / _ABOUT, self.path):
                 sync(path)
@@ -178,11 +158,7 @@ class RunDirectory:
                     sync(directory)
 
     def about(self) -> About:
-        """What was known of the run when it began. Blocks.
-
-        Raises:
-            JournalError: If this is not the directory of a run, or of another format.
-        """
+        """What describes the run."""
         file = self.path / _ABOUT
         try:
             data = parse(read_regular(file, _MOST))
@@ -200,16 +176,11 @@ class RunDirectory:
             raise JournalError(f"{file} is damaged, or was not written by codeact-team") from error
 
     def config(self) -> str:
-        """The config of the run, in YAML. Blocks.
-
-        Raises:
-            JournalError: If it cannot be read.
-        """
+        """The config of the run, in YAML."""
         file = self.path / _CONFIG
         try:
-            return read_regular(file, _MOST).decode()
-        except OSError as error:
-            raise JournalError(f"{file} cannot be read: {error.strerror}") from error
+            with reading(file):
+                return read_regular(file, _MOST).decode()
         except ValueError as error:
             raise JournalError(f"{file} is damaged: {error}") from error
 
@@ -230,12 +201,12 @@ def _refused(where: Path) -> Generator[None]:
 
 
 def digest_of(config: str) -> str:
-    """What a config is known by."""
+    """The SHA-256 of a config."""
     return sha256(config.encode(errors="backslashreplace")).hexdigest()
 
 
 def new_id() -> str:
-    """A name for a run that begins now; those of later runs come after it."""
+    """The id of a run that begins now; those of later runs come after it."""
     now = time.time()
     return (
         f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}.{int(now % 1 * 1000):03}-{secrets.token_hex(2)}"
@@ -243,11 +214,7 @@ def new_id() -> str:
 
 
 def runs_in(directory: Path) -> Iterator[RunDirectory]:
-    """The runs that are kept in a directory, the last first; none where there is no such directory. Blocks.
-
-    Raises:
-        JournalError: If it cannot be read.
-    """
+    """The runs in a directory, the last first; none where it does not exist. Blocks."""
     try:
         with opened(directory) as descriptor:
             names = sorted(os.listdir(descriptor), reverse=True)
@@ -262,10 +229,10 @@ def runs_in(directory: Path) -> Iterator[RunDirectory]:
 
 
 def find_run(name: str, directory: Path) -> RunDirectory:
-    """The run of a name: its id, the beginning of that, ``last``, or the path of its directory. Blocks.
+    """The run with an id, a unique beginning of one, ``last``, or the path of its directory. Blocks.
 
     Raises:
-        JournalError: If there is none, or more than one begins so.
+        JournalError: If no run, or more than one, has it.
     """
     if (given := RunDirectory(Path(name))).is_begun:
         return given

@@ -1,7 +1,7 @@
-"""Tells the runs that this user has recorded from those that came from elsewhere, or were changed since.
+"""Distinguishes the runs that this user has recorded from those of others, and from runs that were changed since.
 
-A key of the user's, which no run directory has, seals what describes a run, and authenticates each line of its journal together
-with all before it. So nobody else can make a run, change one, or put lines of one into another, that is taken for the user's own.
+A key of the user's, which no run directory has, seals the description of a run, and authenticates each line of its journal
+together with all before it. So nobody else can make or change a run that is taken for the user's own, or move lines to another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILE = "run-key"
 _BYTES = 32
 _MAC = b',"mac":"'
 _DIGITS = 32
-"""Hexadecimal ones of a line's code: 128 bits."""
+"""Hexadecimal digits of the code of a line: 128 bits."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SealKey:
     """A key that seals runs.
 
     Attributes:
-        name: Says in each run which key seals it: empty for the user's own, else what it is derived for.
+        name: Names the key in each run that it seals: empty for the user's own, else the purpose of a derived one.
         secret: The key.
     """
 
@@ -39,15 +39,15 @@ class SealKey:
     secret: bytes = field(repr=False)
 
     def derived(self, name: str) -> SealKey:
-        """A key for one purpose, which may be given to those who serve it: the user's own does not follow from it."""
+        """A key for one purpose, from which the user's own does not follow, so that workers may have it."""
         return SealKey(name, self._digest(b"key", name.encode()))
 
     def seal(self, described: bytes) -> str:
-        """What shows that whoever has the key has described a run so."""
+        """The seal of the description of a run."""
         return self._digest(b"run", described).hex()
 
     def chain(self, seal: str) -> Chain:
-        """What authenticates the journal of the run that has a seal."""
+        """Authenticates the journal of the run with a seal."""
         return Chain(self._digest(b"journal", seal.encode()))
 
     def _digest(self, purpose: bytes, data: bytes) -> bytes:
@@ -55,22 +55,18 @@ class SealKey:
 
 
 class Chain:
-    """Authenticates the lines of a journal, each together with all that are before it.
-
-    Args:
-        secret: The key of this journal.
-    """
+    """Authenticates the lines of a journal, each together with all before it."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._last = b""
 
     def signed(self, body: bytes) -> bytes:
-        """The body of the next line, with its code at its end."""
+        """The body of the next line, with its code."""
         return body + _MAC + self._code(body) + b'"'
 
     def accept(self, body: bytes) -> bool:
-        """Go on after a line, if it is the next one; whether it is."""
+        """Advance to a line if it is the next one; returns whether it is."""
         unsigned, found = body[: -len(_MAC) - _DIGITS - 1], body[-_DIGITS - 1 : -1]
         if not hmac.compare_digest(body, self.signed(unsigned)):
             return False
@@ -82,11 +78,7 @@ class Chain:
 
 
 def key_file() -> Path:
-    """Where the key of this user is, or will be.
-
-    Raises:
-        JournalError: If the user has no directory for that.
-    """
+    """The file of this user's key; raises :class:`JournalError` if the user has no directory for it."""
     directory = platformdirs.user_state_path("codeact-team")
     if not directory.is_absolute():
         raise JournalError("there is no home directory, nor an XDG_STATE_HOME that is an absolute path")
@@ -97,7 +89,7 @@ def user_key() -> SealKey:
     """The key of this user, made when it is needed first. Blocks.
 
     Raises:
-        JournalError: If it can neither be read nor made, or somebody else can read it.
+        JournalError: If it can neither be read nor made, or others can read it.
     """
     file = key_file()
     try:
