@@ -32,11 +32,7 @@ _CHUNK = 48 << 10
 
 
 def packed(directory: Path, job: str) -> Iterator[str]:
-    """Pack the files of a job into an archive, and yield it in chunks, in base64. Blocks.
-
-    Args:
-        directory: The directory of the batch.
-        job: The name of the job.
+    """Pack the files of a job in the directory of a batch into an archive, and yield it in chunks, in base64. Blocks.
 
     Raises:
         JournalError: If a file cannot be read, or they are too large together.
@@ -88,11 +84,7 @@ def remove_job(directory: Path, job: str) -> None:
 
 
 class Arrivals:
-    """Receives archives of jobs. All methods block.
-
-    Args:
-        directory: The directory of the batch.
-    """
+    """Receives archives of jobs in the directory of a batch. All methods block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -139,7 +131,7 @@ class Arrivals:
                     move_named(goal, top / f"previous-{part}")
                 with suppress(FileNotFoundError):
                     move_named(top / part, goal)
-            self._remove(job)
+            _remove(top)
         except (OSError, tarfile.TarError) as error:
             raise JournalError(f"what was carried of {job} cannot be kept: {error}") from error
 
@@ -149,13 +141,14 @@ class Arrivals:
         for job, archive in archives.items():
             archive.close()
             with suppress(OSError):
-                self._remove(job)
+                _remove(self._directory / _ARRIVING / job)
 
-    def _remove(self, job: str) -> None:
-        remove_named(self._directory / _ARRIVING / job)
-        with suppress(OSError):
-            # others may still arrive
-            (self._directory / _ARRIVING).rmdir()
+
+def _remove(arrived: Path) -> None:
+    remove_named(arrived)
+    with suppress(OSError):
+        # others may still arrive
+        arrived.parent.rmdir()
 
 
 def _unpack(archive: BinaryIO, top: Path) -> None:

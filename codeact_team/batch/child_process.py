@@ -126,15 +126,13 @@ class ChildProcess(PipeChannel):
 
     async def close(self) -> None:
         """End the process: in order by the end of its input, else by force."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._writer.close()
         try:
             await asyncio.wait_for(self._process.wait(), GRACE)
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        with suppress(ConnectionError):
-            await self._process.stdin.wait_closed()
+        await self.close_output()
 
 
 def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from itertools import count
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from codeact_team.batch.child_process import ChildProcess, Message, WorkerLostError
 from codeact_team.batch.leases import Lease
-from codeact_team.batch.remote_worker import RemoteWorker
+from codeact_team.batch.remote_worker import remote_worker
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.throttle import DriverInterface
 from codeact_team.batch.worker import Worker
@@ -44,55 +45,25 @@ class WorkerHandle(Protocol):
         """Stop all its jobs, which end in order."""
         ...
 
-    async def close(self) -> None:
-        """End the worker."""
-        ...
 
-
-class WorkerSlot:
-    """A place for a worker. A dead worker is replaced when one is needed.
-
-    Args:
-        start: Starts a worker.
-    """
-
-    def __init__(self, start: Callable[[], Awaitable[WorkerHandle]]) -> None:
-        self._start = start
-        self._worker: WorkerHandle | None = None
-        self._lock = asyncio.Lock()
-
-    async def worker(self) -> WorkerHandle:
-        """The current worker."""
-        async with self._lock:
-            if self._worker is not None and self._worker.is_lost:
-                await self._worker.close()
-                self._worker = None
-            if self._worker is None:
-                self._worker = await self._start()
-            return self._worker
-
-    def stop(self) -> None:
-        """Stop all jobs of the worker."""
-        if self._worker is not None:
-            self._worker.stop()
-
-    async def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            await self._worker.close()
-
-
-class Engine(Protocol):
+class Engine(ABC):
     """Starts workers. An asynchronous context manager, within which they live."""
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __aexit__(self, *failure: object) -> None: ...
+
+    @abstractmethod
     def workers(self, jobs: int) -> int:
         """The default number of workers for a number of jobs."""
-        ...
 
-    async def start(
+    @abstractmethod
+    def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> WorkerHandle:
-        """Start a worker.
+    ) -> AbstractAsyncContextManager[WorkerHandle]:
+        """A worker, from its start to its end.
 
         Args:
             settings: The settings of all workers.
@@ -103,13 +74,6 @@ class Engine(Protocol):
             WorkerLostError: If it has died before it was ready.
             CodeActTeamError: If none can run there.
         """
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 def engine_of(name: str, address: str | None) -> Engine:
@@ -129,7 +93,7 @@ def engine_of(name: str, address: str | None) -> Engine:
             raise SettingError(f"engine: {name!r} is none of local, ray")
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Starts workers on this machine: a single one in this process, several in processes of their own."""
 
     def workers(self, jobs: int) -> int:
@@ -137,57 +101,20 @@ class LocalEngine:
         processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         return min(processors, -(-jobs // _TASKS_A_WORKER) or 1)
 
-    async def start(
+    @asynccontextmanager
+    async def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> WorkerHandle:
+    ) -> AsyncGenerator[WorkerHandle]:
         if is_only:
-            return await _WorkerHere.start(settings, driver)
-        process = await ChildProcess.start("codeact_team.batch.worker_process")
-        return await RemoteWorker.start(process, settings, driver)
+            async with Worker(settings, driver) as here:
+                yield here
+        else:
+            process = await ChildProcess.start("codeact_team.batch.worker_process")
+            async with remote_worker(process, settings, driver) as there:
+                yield there
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         pass
-
-
-class _WorkerHere:
-    """A worker in this process."""
-
-    is_lost = False
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.run = worker.run
-        self.stop = worker.stop
-        self._ready = asyncio.Event()
-        self._closed = asyncio.Event()
-        # a task of its own, as the task that closes the worker is not the one that opens it
-        self._holding = asyncio.create_task(self._hold())
-
-    @classmethod
-    async def start(cls, settings: WorkerSettings, driver: DriverInterface) -> _WorkerHere:
-        here = cls(Worker(settings, driver))
-        ready = asyncio.ensure_future(here._ready.wait())
-        try:
-            await asyncio.wait({ready, here._holding}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
-            if not here._ready.is_set():
-                await to_the_end(here.close())
-        return here
-
-    async def close(self) -> None:
-        self._closed.set()
-        await self._holding
-
-    async def _hold(self) -> None:
-        async with self._worker:
-            self._ready.set()
-            await self._closed.wait()
 
 
 _INSTALL = "tasks on a Ray cluster need ray: pip install 'codeact-team[ray]'"
@@ -202,7 +129,7 @@ _CONNECTING = 120.0
 """Seconds in which a cluster is found, or one of this machine is started."""
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Starts workers on the nodes of a Ray cluster, through the gateway. Ray chooses the nodes.
 
     Args:
@@ -220,54 +147,50 @@ class RayEngine:
         self._numbers = count(1)
         self._connections: dict[int, _NodeConnection] = {}
         self._nodes = 0
-        self._gateway: ChildProcess | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._is_lost = False
 
     def workers(self, jobs: int) -> int:
         """One for each node."""
         return self._nodes
 
-    async def start(
+    @asynccontextmanager
+    async def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> RemoteWorker:
-        if self._is_lost or self._gateway is None:
+    ) -> AsyncGenerator[WorkerHandle]:
+        if self._is_lost:
             raise CodeActTeamError(
                 f"the connection to the Ray cluster at {self._address} is lost: when it is there again, the same command goes on"
             )
         number = next(self._numbers)
         connection = self._connections[number] = _NodeConnection(number, self._gateway)
-        return await RemoteWorker.start(connection, settings, driver)
+        async with remote_worker(connection, settings, driver) as worker:
+            yield worker
 
     async def __aenter__(self) -> Self:
         await _refuse_unreachable(self._address)
-        gateway = self._gateway = await ChildProcess.start("codeact_team.batch.ray_gateway")
+        self._gateway = await ChildProcess.start("codeact_team.batch.ray_gateway")
         try:
-            self._nodes = await self._connect(gateway)
+            self._nodes = await self._connect()
         except BaseException:
-            gateway.kill()
-            await to_the_end(gateway.close())
+            self._gateway.kill()
+            await to_the_end(self._gateway.close())
             raise
-        self._reading = asyncio.create_task(self._read(gateway))
+        self._reading = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._gateway is not None
-        assert self._reading is not None
+    async def __aexit__(self, *failure: object) -> None:
         await to_the_end(self._gateway.close())
-        await self._reading
+        await to_the_end(self._reading)
 
-    async def _connect(self, gateway: ChildProcess) -> int:
+    async def _connect(self) -> int:
         """Connect the gateway to the cluster; how many nodes take workers.
 
         Raises:
             SettingError: If there is no such cluster, or none of its nodes does.
         """
-        gateway.send({"address": self._address})
+        self._gateway.send({"address": self._address})
         try:
-            answer = await asyncio.wait_for(gateway.receive(), _CONNECTING)
+            answer = await asyncio.wait_for(self._gateway.receive(), _CONNECTING)
             reason = answer.get("failed")
         except (TimeoutError, CodeActTeamError, WorkerLostError):
             answer, reason = {}, "it does not answer"
@@ -280,18 +203,18 @@ class RayEngine:
             raise SettingError(f"the Ray cluster at {self._address} has no node with a processor for tasks")
         return nodes
 
-    async def _read(self, gateway: ChildProcess) -> None:
+    async def _read(self) -> None:
         """Hand the messages of the gateway to the connections they belong to, until it ends."""
         try:
             while True:
-                message = await gateway.receive()
+                message = await self._gateway.receive()
                 self._connections[message["worker"]].take(message)
                 if "ended" in message:
                     del self._connections[message["worker"]]
         except WorkerLostError:
             pass
         finally:
-            # also where this is cancelled: those who close a worker wait for its end
+            # also where this is cancelled: a worker that is being closed waits for its end
             self._is_lost = True
             for connection in self._connections.values():
                 connection.take({"lost": "the connection to the cluster was lost"})
@@ -299,19 +222,14 @@ class RayEngine:
 
 
 class _NodeConnection:
-    """The driver's end of a channel to a worker on a node, by way of the gateway.
-
-    Args:
-        number: The worker's number.
-        gateway: Starts it, and passes messages on.
-    """
+    """The driver's end of a channel to a worker on a node, by way of the gateway, which starts it."""
 
     def __init__(self, number: int, gateway: ChildProcess) -> None:
         self._number = number
         self._gateway = gateway
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
-        self._is_closing = False
         self._ended = asyncio.Event()
+        self.drained = gateway.drained
         gateway.send({"worker": number, "start": True})
 
     def take(self, message: Message) -> None:
@@ -323,9 +241,6 @@ class _NodeConnection:
     def send(self, message: Message) -> None:
         self._gateway.send({"worker": self._number, "message": message})
 
-    async def drained(self) -> None:
-        await self._gateway.drained()
-
     async def receive(self) -> Message:
         message = await self._incoming.get()
         if (failure := message.get("failed")) is not None:
@@ -335,9 +250,7 @@ class _NodeConnection:
         return message["message"]
 
     async def close(self) -> None:
-        if not self._is_closing:
-            self._is_closing = True
-            self._gateway.send({"worker": self._number, "end": True})
+        self._gateway.send({"worker": self._number, "end": True})
         await self._ended.wait()
 
 

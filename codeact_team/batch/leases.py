@@ -23,7 +23,7 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,7 +45,7 @@ _TOKEN = ".driver"
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to run a job; it can be written as JSON.
+    """The right to run a job.
 
     Attributes:
         job: The name of the job.
@@ -63,10 +63,6 @@ class Lease:
     def written(self) -> str:
         """The content of the file while this lease is the newest."""
         return f"{self.number} {self.nonce}\n"
-
-    def dump(self) -> dict[str, Any]:
-        """The lease as JSON data."""
-        return asdict(self)
 
 
 class LeaseFiles:
@@ -193,13 +189,7 @@ class HeldLease:
 
 
 class LeasedRun(RunDirectory):
-    """The directory of a run, whose journal only the holder of its lease can open.
-
-    Args:
-        path: The directory.
-        held: The lease.
-        key: As of :class:`RunDirectory`.
-    """
+    """The directory of a run, whose journal only the holder of its lease can open."""
 
     def __init__(self, path: Path, held: HeldLease, key: SealKey | None = None) -> None:
         super().__init__(path, key)

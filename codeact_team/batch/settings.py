@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -74,7 +73,7 @@ class BatchSettings(TaskSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings(TaskSettings):
-    """What every worker of a batch gets; it can be written as JSON.
+    """What every worker of a batch gets; :data:`WORKER_SETTINGS` writes it as JSON.
 
     Attributes:
         config: The text of the config.
@@ -97,14 +96,5 @@ class WorkerSettings(TaskSettings):
         """The key that seals the runs."""
         return SealKey(SEALED_BY, bytes.fromhex(self.seal_key)) if self.seal_key else None
 
-    def dump(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        return _FORM.dump_python(self, mode="json")
 
-    @staticmethod
-    def load(data: Any) -> WorkerSettings:
-        """The settings that were dumped."""
-        return _FORM.validate_python(data)
-
-
-_FORM = TypeAdapter(WorkerSettings)
+WORKER_SETTINGS = TypeAdapter(WorkerSettings)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from codeact_team.batch.results import BatchNoted, TaskRetried
 from codeact_team.core.accounting import ModelUsage
 from codeact_team.errors import SettingError
 
@@ -29,37 +30,15 @@ class CallEnded:
     tokens: int = 0
 
 
-@dataclass(frozen=True)
-class RetryPlanned:
-    """A part of a task will be retried after ``seconds``, as its infrastructure failed for ``reason``."""
-
-    reason: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class NoticeLogged:
-    """Something was logged for a person, at the level ``note`` or ``warning``."""
-
-    level: str
-    text: str
-
-
-Report = CallEnded | ModelUsage | RetryPlanned | NoticeLogged
-"""What a worker reports about a job. A usage is that of all calls of its run so far, those from the journal included."""
-_KINDS: dict[str, type[Report]] = {
-    kind.__name__: kind for kind in (CallEnded, ModelUsage, RetryPlanned, NoticeLogged)
-}
+Report = CallEnded | ModelUsage | TaskRetried | BatchNoted
+"""A usage is that of all calls of the job's run so far, those from the journal included. The events are emitted."""
 
 
 class DriverInterface(Protocol):
     """The driver, as its workers call it."""
 
     async def admit(self, job: str) -> str | None:
-        """Wait until a model call may begin. A report of its end, :class:`CallEnded`, has to follow.
-
-        Args:
-            job: The name of the job that makes the call.
+        """Wait until a model call may begin, and report its end by :class:`CallEnded`.
 
         Returns:
             Why no model may be called any more; ``None`` if this call may begin.
@@ -67,27 +46,12 @@ class DriverInterface(Protocol):
         ...
 
     async def holds(self, job: str, lease: str) -> bool:
-        """Whether a lease of a job is still the newest.
-
-        Args:
-            job: The name of the job.
-            lease: The lease of its worker, as :attr:`Lease.written` has it.
-        """
+        """Whether a lease of a job, as :attr:`Lease.written` has it, is still the newest."""
         ...
 
     def report(self, job: str, report: Report) -> None:
-        """Take a report about a job; one that is about none has an empty name."""
+        """Take a report about a job."""
         ...
-
-
-def dump_report(report: Report) -> dict[str, Any]:
-    """A report as JSON data."""
-    return {"kind": type(report).__name__, **asdict(report)}
-
-
-def load_report(data: dict[str, Any]) -> Report:
-    """The report that was dumped."""
-    return _KINDS[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})
 
 
 _WINDOW = 60.0

@@ -7,9 +7,9 @@ import logging
 import ssl
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from signal import SIGINT
 from typing import Any, Self
@@ -17,10 +17,10 @@ from typing import Any, Self
 from codeact_team.batch.evaluation import matches, objection_of
 from codeact_team.batch.job_configs import JobConfigs, prices_of
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
-from codeact_team.batch.results import ResultFile, TaskOutcome, TaskResult, dump
+from codeact_team.batch.results import ResultFile, TaskOutcome, TaskResult, TaskRetried, dump
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.tasks import Job
-from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface, RetryPlanned
+from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface
 from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
@@ -48,25 +48,24 @@ _LONGEST_WAIT = 60.0
 
 
 class Retries:
-    """The retries that a job has left for failures of its infrastructure.
+    """The retries that a job has left for failures of its infrastructure."""
 
-    Args:
-        most: How many it has at first.
-        report: Is called with each retry.
-    """
-
-    def __init__(self, most: int, report: Callable[[RetryPlanned], None]) -> None:
+    def __init__(self, most: int, job: Job, driver: DriverInterface) -> None:
         self._most = most
         self._taken = 0
-        self._report = report
+        self._job = job
+        self._driver = driver
 
     def take(self, reason: str) -> float | None:
-        """Take a retry; returns the seconds to wait before it, or ``None`` if there is none left."""
+        """Take a retry and report it; the seconds to wait before it, or ``None`` if none is left."""
         if self._taken >= self._most:
             return None
         seconds = min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._taken)
         self._taken += 1
-        self._report(RetryPlanned(reason, seconds))
+        job = self._job
+        self._driver.report(
+            job.name, TaskRetried(id=job.task_id, epoch=job.epoch, reason=reason, seconds=seconds)
+        )
         return seconds
 
 
@@ -137,7 +136,7 @@ _READY = 2
 
 
 class Worker:
-    """Runs jobs. An asynchronous context manager, within which it keeps sandboxes ready.
+    """Runs jobs. An asynchronous context manager, within which it keeps sandboxes ready for jobs that begin there.
 
     Args:
         settings: Those of all workers of the batch.
@@ -145,6 +144,8 @@ class Worker:
         directory: Where runs are kept if this machine does not see the directory of the batch.
         end: Ends this process at once, where another worker has taken over one of its runs.
     """
+
+    is_lost = False
 
     def __init__(
         self,
@@ -161,8 +162,7 @@ class Worker:
         self._prices: Mapping[str, Price] = {}
         self._directory = directory or Path(settings.directory)
         self._leases = LeaseFiles(self._directory) if directory is None else None
-        self._pool = SandboxPool(size=_READY)
-        self._shared = ExitStack()
+        self._within = AsyncExitStack()
         self._runners: set[TeamRunner] = set()
         self._stopped = asyncio.Event()
 
@@ -176,19 +176,17 @@ class Worker:
         Returns:
             A :class:`TaskResult`, as JSON data.
         """
-        with self._pool.used():
-            return dump(await self._run_with_retries(Job(**job), lease))
+        return dump(await self._run_with_retries(Job(**job), lease))
 
     async def __aenter__(self) -> Self:
         # this imports the modules of model clients
         self._prices, _ = prices_of(self._configs.common)
-        self._shared.enter_context(_shared_trust())
-        await self._pool.__aenter__()
+        await self._within.enter_async_context(SandboxPool(size=_READY))
+        self._within.enter_context(_shared_trust())
         return self
 
-    async def __aexit__(self, *failure: Any) -> None:
-        self._shared.close()
-        await self._pool.__aexit__(*failure)
+    async def __aexit__(self, *failure: object) -> None:
+        await self._within.aclose()
 
     def stop(self) -> None:
         """Interrupt all runs in order, so that they can resume later."""
@@ -198,7 +196,7 @@ class Worker:
 
     async def _run_with_retries(self, job: Job, lease: Lease) -> TaskResult:
         held = HeldLease(lease, self._leases, self._driver, self._end)
-        retries = Retries(self._settings.retries, partial(self._driver.report, job.name))
+        retries = Retries(self._settings.retries, job, self._driver)
         while True:
             stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.STOPPED)
             if self._stopped.is_set():
@@ -261,11 +259,11 @@ class Worker:
         return replace(result, correct=objection is None, check=objection)
 
     async def _until_free(self, directory: RunDirectory) -> None:
-        """Wait until no process has the journal of a run open, but not for ever."""
+        """Wait until no process has the journal of a run open, but not without end."""
         run = RecordedRun(directory)
         with suppress(TimeoutError):
             async with asyncio.timeout(_DYING):
-                while run.is_running:  # noqa: ASYNC110 - nobody tells when a process of another machine ends
+                while run.is_running:  # noqa: ASYNC110 - no event announces the end of a process of another machine
                     await asyncio.sleep(0.05)
 
     def _finished(self, directory: RunDirectory) -> RunResult | None:
