@@ -84,18 +84,18 @@ def remove_job(directory: Path, job: str) -> None:
 
 
 class Arrivals:
-    """Receives archives of jobs in the directory of a batch. All methods block."""
+    """Receives archives of jobs in the directory of a batch. All methods block.
+
+    Raises:
+        JournalError: If an archive is damaged or too large, or cannot be written.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._archives: dict[str, BinaryIO] = {}
 
     def add(self, job: str, chunk: str) -> None:
-        """Add the next chunk of :func:`packed` to the archive of a job.
-
-        Raises:
-            JournalError: If it cannot be written, or the archive is too large.
-        """
+        """Add the next chunk of :func:`packed` to the archive of a job."""
         try:
             if (archive := self._archives.get(job)) is None:
                 archive = self._archives[job] = self._begin(job)
@@ -114,11 +114,7 @@ class Arrivals:
             return open(os.open("archive", flags, 0o600, dir_fd=directory), "r+b")
 
     def settle(self, job: str) -> None:
-        """Unpack the complete archive of a job, if one has come, and replace the previous files of the job by it.
-
-        Raises:
-            JournalError: If the archive is damaged, or the files cannot be written.
-        """
+        """Unpack the complete archive of a job, if one has come, and replace the previous files of the job by it."""
         if (archive := self._archives.pop(job, None)) is None:
             return
         top = self._directory / _ARRIVING / job
@@ -152,12 +148,7 @@ def _remove(arrived: Path) -> None:
 
 
 def _unpack(archive: BinaryIO, top: Path) -> None:
-    """Unpack an archive in the directory ``top``.
-
-    Raises:
-        OSError: If a file cannot be written, or its name leads out of the directory.
-        TarError: If the archive is damaged, or has something else than files with all their bytes.
-    """
+    """Unpack an archive in the directory ``top``, if it has nothing but files, with names that do not lead out of it."""
     archive.seek(0)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with opened(top) as directory, tarfile.open(fileobj=archive, mode="r:", encoding="utf-8") as members:

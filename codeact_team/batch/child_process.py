@@ -136,13 +136,9 @@ class ChildProcess(PipeChannel):
 
 
 def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
-    """Take standard input and output for messages, and replace them, so that nothing else reads or prints there.
+    """Replace standard input and output, so that nothing else reads or prints there, and return their descriptors.
 
-    Args:
-        quiet: Whether standard error is replaced, too, as nothing that this program prints is for a person.
-
-    Returns:
-        The descriptors of the input and the output.
+    Where nothing that the program prints is for a person, ``quiet`` replaces standard error, too.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -155,12 +151,7 @@ def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
 
 
 async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
-    """Connect a child to its parent, which it will not outlive.
-
-    Args:
-        incoming: The descriptor of :func:`take_standard_streams` to read from.
-        outgoing: The other one.
-    """
+    """Connect a child to its parent, which it will not outlive, by the descriptors of :func:`take_standard_streams`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))

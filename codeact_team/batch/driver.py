@@ -14,16 +14,16 @@ from codeact_team.batch.child_process import WorkerLostError
 from codeact_team.batch.engines import Engine, WorkerHandle
 from codeact_team.batch.leases import Lease, LeaseFiles
 from codeact_team.batch.results import (
+    TASK_RESULT,
     BatchNoted,
-    ResultStore,
     TaskBegan,
     TaskEnded,
     TaskOutcome,
     TaskResult,
     TaskRetried,
-    load,
 )
 from codeact_team.batch.settings import BatchSettings, WorkerSettings
+from codeact_team.batch.store import ResultStore
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.throttle import OUT_OF_BUDGET, BatchLedger, CallEnded, RateLimit, Report
 from codeact_team.core.accounting import ModelUsage
@@ -216,7 +216,7 @@ class Driver:
         self._results.begin(job)
         lease = self._newest[job.name] = self._leases.grant(job.name)
         try:
-            result = load(await worker.run(asdict(job), lease))
+            result = TASK_RESULT.validate_python(await worker.run(asdict(job), lease))
         except WorkerLostError as error:
             self._lose(job, str(error))
             return

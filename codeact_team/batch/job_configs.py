@@ -53,11 +53,7 @@ def prices_of(config: CheckedConfig) -> tuple[Mapping[str, Price], str | None]:
 
 
 class JobConfigs:
-    """Makes the configs of jobs.
-
-    Args:
-        settings: Have the config of the batch.
-    """
+    """Makes the configs of jobs from that of their batch."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings

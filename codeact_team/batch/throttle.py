@@ -90,11 +90,8 @@ class BatchLimits:
 class BatchLedger:
     """What the model calls of all tasks have used, and whether they may use more.
 
-    Args:
-        limits: The limits of the batch.
-        currency: The currency of the prices; ``None`` where models have no prices.
-
     Attributes:
+        currency: That of the prices; ``None`` where models have no prices.
         tokens: The number of tokens so far.
     """
 
@@ -140,9 +137,6 @@ class RateLimit:
     """Admits model calls, first come, first served. A server with too many requests makes all of them wait.
 
     After such a pause, half as many calls may be under way as before it, and one more for each call that succeeds.
-
-    Args:
-        limits: The limits of the batch.
     """
 
     def __init__(self, limits: BatchLimits) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Self
 from codeact_team.batch.evaluation import matches, objection_of
 from codeact_team.batch.job_configs import JobConfigs, prices_of
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
-from codeact_team.batch.results import ResultFile, TaskOutcome, TaskResult, TaskRetried, dump
+from codeact_team.batch.results import TASK_RESULT, ResultFile, TaskOutcome, TaskResult, TaskRetried
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface
@@ -47,18 +47,33 @@ _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 
 
-class Retries:
-    """The retries that a job has left for failures of its infrastructure."""
+class Meter:
+    """An interceptor and a listener of a job's runs: the driver admits each model call, and gets to know what these use.
 
-    def __init__(self, most: int, job: Job, driver: DriverInterface) -> None:
-        self._most = most
-        self._taken = 0
+    Args:
+        job: The job.
+        driver: The driver.
+        prices: The prices of models.
+        retries: How many the job has for failures of its infrastructure.
+    """
+
+    def __init__(self, job: Job, driver: DriverInterface, prices: Mapping[str, Price], retries: int) -> None:
         self._job = job
         self._driver = driver
+        self._prices = prices
+        self._retries = retries
+        self._taken = 0
 
-    def take(self, reason: str) -> float | None:
+    def attach(self, runner: TeamRunner) -> None:
+        """Meter a run from its begin on."""
+        self._usage = ModelUsage()
+        self._end = runner.break_off
+        runner.add_innermost(self.intercept)
+        runner.listen(self)
+
+    def take_retry(self, reason: str) -> float | None:
         """Take a retry and report it; the seconds to wait before it, or ``None`` if none is left."""
-        if self._taken >= self._most:
+        if self._taken >= self._retries:
             return None
         seconds = min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._taken)
         self._taken += 1
@@ -68,49 +83,18 @@ class Retries:
         )
         return seconds
 
-
-class Meter:
-    """An interceptor and a listener of a run: asks the driver to admit each model call, and reports what these use.
-
-    Args:
-        job: The name of the job.
-        driver: Admits the calls.
-        prices: The prices of models.
-        retries: For calls that fail because of their infrastructure.
-        end: Ends the run, with the reason why no model may be called any more.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        driver: DriverInterface,
-        prices: Mapping[str, Price],
-        retries: Retries,
-        end: Callable[[str], None],
-    ) -> None:
-        self._job = job
-        self._driver = driver
-        self._prices = prices
-        self._usage = ModelUsage()
-        self._retries = retries
-        self._end = end
-
     def __call__(self, event: Event) -> None:
         """Report the usage so far. Calls that a journal answers count too, as their driver may be a new one."""
         if isinstance(event, ModelCallEnded) and not event.cached and event.usage is not None:
             self._usage.add(event.model, event.usage, self._prices)
-            self._driver.report(self._job, replace(self._usage))
+            self._driver.report(self._job.name, replace(self._usage))
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """Perform an effect; a model call once the driver admits it.
-
-        Raises:
-            CancelledError: If the driver refuses it; the run ends.
-        """
+        """Perform an effect; a model call once the driver admits it. If it refuses, the run is cancelled."""
         if not isinstance(effect, ModelCall):
             return await do()
         while True:
-            if (refusal := await self._driver.admit(self._job)) is not None:
+            if (refusal := await self._driver.admit(self._job.name)) is not None:
                 self._end(refusal)
                 raise asyncio.CancelledError
             call = CallEnded()
@@ -120,10 +104,10 @@ class Meter:
                 return outcome
             except Exception as error:
                 call = CallEnded(is_limited=is_too_many(error), retry_after=retry_after(error))
-                if not is_of_infrastructure(error) or (wait := self._retries.take(explain(error))) is None:
+                if not is_of_infrastructure(error) or (wait := self.take_retry(explain(error))) is None:
                     raise
             finally:
-                self._driver.report(self._job, call)
+                self._driver.report(self._job.name, call)
             # after too many requests, the driver lets all calls wait
             if not call.is_limited:
                 await asyncio.sleep(wait)
@@ -167,16 +151,13 @@ class Worker:
         self._stopped = asyncio.Event()
 
     async def run(self, job: dict[str, Any], lease: Lease) -> dict[str, Any]:
-        """Run a job to its end, and judge its answer. Whatever goes wrong is in the result.
-
-        Args:
-            job: A :class:`Job`, as JSON data.
-            lease: The right to run it.
+        """Run a :class:`Job`, as JSON data, to its end, and judge its answer. Whatever goes wrong is in the result.
 
         Returns:
             A :class:`TaskResult`, as JSON data.
         """
-        return dump(await self._run_with_retries(Job(**job), lease))
+        result = await self._run_with_retries(Job(**job), lease)
+        return TASK_RESULT.dump_python(result, mode="json")
 
     async def __aenter__(self) -> Self:
         # this imports the modules of model clients
@@ -196,25 +177,25 @@ class Worker:
 
     async def _run_with_retries(self, job: Job, lease: Lease) -> TaskResult:
         held = HeldLease(lease, self._leases, self._driver, self._end)
-        retries = Retries(self._settings.retries, job, self._driver)
+        meter = Meter(job, self._driver, self._prices, self._settings.retries)
         while True:
             stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.STOPPED)
             if self._stopped.is_set():
                 return stopped
             try:
-                result = await self._run_once(job, retries, held)
+                result = await self._run_once(job, meter, held)
             except Exception as error:  # an unforeseen failure of one task must not end the others
                 logger.debug("a task failed", exc_info=error)
                 is_transient = is_of_infrastructure(error)
                 result = replace(
                     stopped, outcome=TaskOutcome.FAILED, error=explain(error), is_transient=is_transient
                 )
-            if not result.is_transient or (wait := retries.take(result.error or "")) is None:
+            if not result.is_transient or (wait := meter.take_retry(result.error or "")) is None:
                 return result
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
-    async def _run_once(self, job: Job, retries: Retries, held: HeldLease) -> TaskResult:
+    async def _run_once(self, job: Job, meter: Meter, held: HeldLease) -> TaskResult:
         run = LeasedRun(self._directory / "runs" / job.name, held, self._settings.key)
         files = self._directory / "files" / job.name
         await self._until_free(run)
@@ -224,7 +205,7 @@ class Worker:
             # those of an earlier attempt; this one makes them again
             with suppress(FileNotFoundError):
                 remove_named(files)
-            ended = await self._run(job, run, files, retries, held)
+            ended = await self._run(job, run, files, meter, held)
         result = _result(job, ended)
         if result.stop_reason is not None:
             # it may name the directory of the run
@@ -276,17 +257,15 @@ class Worker:
         return None if last.files_due or (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
 
     async def _run(
-        self, job: Job, run: RunDirectory, files: Path, retries: Retries, held: HeldLease
+        self, job: Job, run: RunDirectory, files: Path, meter: Meter, held: HeldLease
     ) -> RunResult:
         if run.is_begun:
             runner, task = resumed(run, policy=self._settings.policy, out=files)
         else:
             runner, task = TeamRunner(self._configs.of(job), record=run, out=files), job.text
-        meter = Meter(job.name, self._driver, self._prices, retries, runner.break_off)
-        runner.add_innermost(meter.intercept)
+        meter.attach(runner)
         # nearest to the effect itself, as a call may have waited long to be admitted
         runner.add_innermost(held.intercept)
-        runner.listen(meter)
         self._runners.add(runner)
         try:
             return await runner.run_once(task, seconds=self._settings.seconds)
