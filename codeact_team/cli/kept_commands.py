@@ -74,10 +74,10 @@ def runs(
     Of each what has become of it, how often code ran, tokens, cost where prices are known, time and task.
     """
     with reported() as screen:
-        from codeact_team.cli.recorded_runs import Wanted, runs_command
+        from codeact_team.cli.recorded_runs import Selection, runs_command
 
-        wanted = Wanted(tuple(state or ()), task, older_than, beyond)
-        raise typer.Exit(runs_command(screen, run_dir, wanted, prune=prune, as_json=as_json))
+        selection = Selection(tuple(state or ()), task, older_than, beyond)
+        raise typer.Exit(runs_command(screen, run_dir, selection, prune=prune, as_json=as_json))
 
 
 def show(
