@@ -36,7 +36,7 @@ class MessageChannel(Protocol):
         ...
 
     async def drained(self) -> None:
-        """Wait until the messages that were sent are on their way, so that no more than some wait in memory."""
+        """Wait until most messages are sent, so that few wait in memory."""
         ...
 
     async def receive(self) -> Message | None:

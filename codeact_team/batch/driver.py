@@ -11,7 +11,7 @@ from signal import Signals
 from typing import cast
 
 from codeact_team.batch.child_process import WorkerLostError
-from codeact_team.batch.engines import Engine, WorkerHandle
+from codeact_team.batch.engines import AnyWorker, Engine
 from codeact_team.batch.leases import Lease, LeaseFiles
 from codeact_team.batch.results import (
     TASK_RESULT,
@@ -77,7 +77,7 @@ class Driver:
         self._engine = engine
         self._leases = leases
         self._newest: dict[str, Lease] = {}
-        self._workers: set[WorkerHandle] = set()
+        self._workers: set[AnyWorker] = set()
         self._is_only = False
         self._max_starts = 0
         self._starts = 0
@@ -170,7 +170,7 @@ class Driver:
                     "many tasks run at the same time"
                 )
             async with AsyncExitStack() as stack:
-                worker: WorkerHandle | None = None
+                worker: AnyWorker | None = None
                 # it may never start, as no node of the cluster has room
                 async with self._while_work_is_left():
                     with suppress(WorkerLostError):
@@ -187,7 +187,7 @@ class Driver:
 
     @asynccontextmanager
     async def _while_work_is_left(self) -> AsyncGenerator[None]:
-        """Within it, what is awaited is cancelled once there is nothing left to do."""
+        """Within it, waiting is cancelled once no work is left."""
         starting = asyncio.timeout(None)
         self._starting.add(starting)
         try:
@@ -199,7 +199,7 @@ class Driver:
         finally:
             self._starting.discard(starting)
 
-    async def _lane(self, worker: WorkerHandle) -> None:
+    async def _lane(self, worker: AnyWorker) -> None:
         """Run one job after the other."""
         while (job := await self._next_job(worker)) is not None:
             self._under_way += 1
@@ -209,7 +209,7 @@ class Driver:
                 self._under_way -= 1
                 self._wake()
 
-    async def _run(self, job: Job, worker: WorkerHandle) -> None:
+    async def _run(self, job: Job, worker: AnyWorker) -> None:
         self._dispatcher.emit(
             TaskBegan(id=job.task_id, epoch=job.epoch, goes_on=self._results.has_begun(job))
         )
@@ -228,7 +228,7 @@ class Driver:
         self._end(job, result)
         self._leases.give_back(self._newest.pop(job.name))
 
-    async def _next_job(self, worker: WorkerHandle) -> Job | None:
+    async def _next_job(self, worker: AnyWorker) -> Job | None:
         """The next job; ``None`` if none is left. It waits for running jobs, which come back if their worker is lost."""
         while self._has_work() and not worker.is_lost:
             if self._pending:

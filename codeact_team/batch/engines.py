@@ -5,96 +5,34 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from itertools import count
-from typing import Any, Protocol, Self
+from typing import Self
 
-from codeact_team.batch.child_process import ChildProcess, Message, WorkerLostError
-from codeact_team.batch.leases import Lease
-from codeact_team.batch.remote_worker import remote_worker
+from codeact_team.batch.child_process import ChildProcess, WorkerLostError
+from codeact_team.batch.remote_worker import NodeConnection, RemoteWorker, remote_worker
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.throttle import DriverInterface
 from codeact_team.batch.worker import Worker
 from codeact_team.core.aio import to_the_end
 from codeact_team.errors import CodeActTeamError, SettingError
 
+AnyWorker = Worker | RemoteWorker
+"""A worker, as the driver calls it: ``run``, ``stop`` and ``is_lost``."""
 _TASKS_A_WORKER = 4
 """Fewer are not worth the start of a process, which imports for a second or two."""
 
 
-class WorkerHandle(Protocol):
-    """A worker, as the driver calls it."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is dead."""
-        ...
-
-    async def run(self, job: dict[str, Any], lease: Lease) -> dict[str, Any]:
-        """Run a job; see :meth:`Worker.run`.
-
-        Raises:
-            WorkerLostError: If the worker dies meanwhile.
-        """
-        ...
-
-    def stop(self) -> None:
-        """Stop all its jobs, which end in order."""
-        ...
-
-
-class Engine(ABC):
-    """Starts workers. An asynchronous context manager, within which they live."""
+class LocalEngine:
+    """Starts workers on this machine: a single one in this process, several in processes of their own."""
 
     async def __aenter__(self) -> Self:
         return self
 
-    @abstractmethod
-    async def __aexit__(self, *failure: object) -> None: ...
-
-    @abstractmethod
-    def workers(self, jobs: int) -> int:
-        """The default number of workers for a number of jobs."""
-
-    @abstractmethod
-    def worker(
-        self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> AbstractAsyncContextManager[WorkerHandle]:
-        """A worker, from its start to its end.
-
-        Args:
-            settings: The settings of all workers.
-            driver: The driver that the worker is for.
-            is_only: Whether there will be no other.
-
-        Raises:
-            WorkerLostError: If it has died before it was ready.
-            CodeActTeamError: If none can run there.
-        """
-
-
-def engine_of(name: str, address: str | None) -> Engine:
-    """The engine of a name.
-
-    Raises:
-        SettingError: If there is none of that name, it is not installed, or it has no address.
-    """
-    match name:
-        case "local":
-            if address is not None:
-                raise SettingError("an address is that of a Ray cluster: say --engine ray, too")
-            return LocalEngine()
-        case "ray":
-            return RayEngine(address)
-        case _:
-            raise SettingError(f"engine: {name!r} is none of local, ray")
-
-
-class LocalEngine(Engine):
-    """Starts workers on this machine: a single one in this process, several in processes of their own."""
+    async def __aexit__(self, *failure: object) -> None:
+        pass
 
     def workers(self, jobs: int) -> int:
         # the processors that this process may use
@@ -104,7 +42,7 @@ class LocalEngine(Engine):
     @asynccontextmanager
     async def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> AsyncGenerator[WorkerHandle]:
+    ) -> AsyncGenerator[AnyWorker]:
         if is_only:
             async with Worker(settings, driver) as here:
                 yield here
@@ -112,9 +50,6 @@ class LocalEngine(Engine):
             process = await ChildProcess.start("codeact_team.batch.worker_process")
             async with remote_worker(process, settings, driver) as there:
                 yield there
-
-    async def __aexit__(self, *failure: object) -> None:
-        pass
 
 
 _INSTALL = "tasks on a Ray cluster need ray: pip install 'codeact-team[ray]'"
@@ -129,7 +64,7 @@ _CONNECTING = 120.0
 """Seconds in which a cluster is found, or one of this machine is started."""
 
 
-class RayEngine(Engine):
+class RayEngine:
     """Starts workers on the nodes of a Ray cluster, through the gateway. Ray chooses the nodes.
 
     Args:
@@ -145,7 +80,7 @@ class RayEngine(Engine):
             raise SettingError(_INSTALL)
         self._address = address or os.environ.get("RAY_ADDRESS") or _AUTO
         self._numbers = count(1)
-        self._connections: dict[int, _NodeConnection] = {}
+        self._connections: dict[int, NodeConnection] = {}
         self._nodes = 0
         self._is_lost = False
 
@@ -156,13 +91,13 @@ class RayEngine(Engine):
     @asynccontextmanager
     async def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> AsyncGenerator[WorkerHandle]:
+    ) -> AsyncGenerator[AnyWorker]:
         if self._is_lost:
             raise CodeActTeamError(
                 f"the connection to the Ray cluster at {self._address} is lost: when it is there again, the same command goes on"
             )
         number = next(self._numbers)
-        connection = self._connections[number] = _NodeConnection(number, self._gateway)
+        connection = self._connections[number] = NodeConnection(number, self._gateway)
         async with remote_worker(connection, settings, driver) as worker:
             yield worker
 
@@ -221,39 +156,6 @@ class RayEngine(Engine):
                 connection.take({"ended": True})
 
 
-class _NodeConnection:
-    """The driver's end of a channel to a worker on a node, by way of the gateway, which starts it."""
-
-    def __init__(self, number: int, gateway: ChildProcess) -> None:
-        self._number = number
-        self._gateway = gateway
-        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
-        self._ended = asyncio.Event()
-        self.drained = gateway.drained
-        gateway.send({"worker": number, "start": True})
-
-    def take(self, message: Message) -> None:
-        """Take a message that the gateway has sent about the worker."""
-        self._incoming.put_nowait(message)
-        if "ended" in message:
-            self._ended.set()
-
-    def send(self, message: Message) -> None:
-        self._gateway.send({"worker": self._number, "message": message})
-
-    async def receive(self) -> Message:
-        message = await self._incoming.get()
-        if (failure := message.get("failed")) is not None:
-            raise CodeActTeamError(failure)
-        if "message" not in message:
-            raise WorkerLostError(message.get("lost", "its worker has ended"))
-        return message["message"]
-
-    async def close(self) -> None:
-        self._gateway.send({"worker": self._number, "end": True})
-        await self._ended.wait()
-
-
 def _has_ray() -> bool:
     # it is not imported here, as that would change this process: see the gateway
     try:
@@ -263,11 +165,7 @@ def _has_ray() -> bool:
 
 
 async def _refuse_unreachable(address: str) -> None:
-    """Refuse an address where nobody listens.
-
-    Raises:
-        SettingError: If it is one.
-    """
+    """Raise a SettingError for an address where no process listens."""
     if address in (_AUTO, "local"):
         return
     if "://" in address:
@@ -287,3 +185,29 @@ async def _refuse_unreachable(address: str) -> None:
         raise SettingError(
             f"there is no Ray cluster at {address} ({error or 'no answer'}): {_HOW_TO_START}"
         ) from None
+
+
+Engine = LocalEngine | RayEngine
+"""Starts workers. An asynchronous context manager, within which they live.
+
+``workers`` is the default number of them for a number of jobs. ``worker`` runs one as an asynchronous context manager,
+given the settings, the driver, and whether it is the only one. It raises ``WorkerLostError`` if the worker dies before it
+is ready, and ``CodeActTeamError`` if none can run there.
+"""
+
+
+def engine_of(name: str, address: str | None) -> Engine:
+    """The engine of a name.
+
+    Raises:
+        SettingError: If there is none of that name, it is not installed, or it has no address.
+    """
+    match name:
+        case "local":
+            if address is not None:
+                raise SettingError("an address is that of a Ray cluster: say --engine ray, too")
+            return LocalEngine()
+        case "ray":
+            return RayEngine(address)
+        case _:
+            raise SettingError(f"engine: {name!r} is none of local, ray")

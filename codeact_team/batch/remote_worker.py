@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from codeact_team.batch.carrying import Arrivals, packed
-from codeact_team.batch.child_process import Message, MessageChannel, WorkerLostError
+from codeact_team.batch.child_process import ChildProcess, Message, MessageChannel, WorkerLostError
 from codeact_team.batch.leases import Lease
 from codeact_team.batch.results import BatchNoted, TaskRetried
 from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
@@ -80,21 +80,37 @@ class RemoteDriver:
             self.report(job, CallEnded())
 
 
-class WorkerConnection(MessageChannel, Protocol):
-    """The driver's end of a channel to a worker."""
+class NodeConnection:
+    """The driver's end of a channel to a worker on a node, by way of the gateway, which starts it."""
+
+    def __init__(self, number: int, gateway: ChildProcess) -> None:
+        self._number = number
+        self._gateway = gateway
+        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self.drained = gateway.drained
+        gateway.send({"worker": number, "start": True})
+
+    def take(self, message: Message) -> None:
+        """Take a message that the gateway has sent about the worker."""
+        self._incoming.put_nowait(message)
+        if "ended" in message:
+            self._ended.set()
+
+    def send(self, message: Message) -> None:
+        self._gateway.send({"worker": self._number, "message": message})
 
     async def receive(self) -> Message:
-        """The next message.
-
-        Raises:
-            WorkerLostError: If the worker has died.
-            CodeActTeamError: If no worker can run there.
-        """
-        ...
+        message = await self._incoming.get()
+        if (failure := message.get("failed")) is not None:
+            raise CodeActTeamError(failure)
+        if "message" not in message:
+            raise WorkerLostError(message.get("lost", "its worker has ended"))
+        return message["message"]
 
     async def close(self) -> None:
-        """End the worker."""
-        ...
+        self._gateway.send({"worker": self._number, "end": True})
+        await self._ended.wait()
 
 
 async def send_files(channel: MessageChannel, directory: Path, job: str) -> None:
@@ -106,7 +122,7 @@ async def send_files(channel: MessageChannel, directory: Path, job: str) -> None
 
 @asynccontextmanager
 async def remote_worker(
-    connection: WorkerConnection, settings: WorkerSettings, driver: DriverInterface
+    connection: ChildProcess | NodeConnection, settings: WorkerSettings, driver: DriverInterface
 ) -> AsyncGenerator[RemoteWorker]:
     """Make the process at the other end a worker, wait until it is ready, and end it after use.
 
@@ -139,7 +155,9 @@ class RemoteWorker:
         is_lost: Whether the worker has died.
     """
 
-    def __init__(self, connection: WorkerConnection, driver: DriverInterface, directory: Path) -> None:
+    def __init__(
+        self, connection: ChildProcess | NodeConnection, driver: DriverInterface, directory: Path
+    ) -> None:
         self._connection = connection
         self._driver = driver
         self._directory = directory

@@ -12,7 +12,7 @@ from codeact_team.core.accounting import ModelUsage
 from codeact_team.errors import SettingError
 
 OUT_OF_BUDGET = "the budget of the batch is used up"
-"""The beginning of the reason for which a run is interrupted, and which a higher limit would let resume."""
+"""The beginning of the reason why runs are interrupted that resume with a higher limit."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class CallEnded:
 
     Attributes:
         is_limited: Whether the server refused it because of too many requests.
-        retry_after: Seconds that the server wants to be left alone then, where it says so.
+        retry_after: Seconds for which the server then wants no more, where it says so.
         tokens: How many the call used.
     """
 

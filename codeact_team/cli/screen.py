@@ -1,4 +1,4 @@
-"""What is written to the terminal, and errors in words."""
+"""The terminal of a command, and its errors in words."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Screen:
         self._show(partial(self._err.print, notice, soft_wrap=True))
 
     def begin_line(self) -> None:
-        """Let what is printed next begin on a new line."""
+        """Begin a new line, unless the last one has ended."""
         if self._is_mid_line:
             self.text("")
 
@@ -188,7 +188,7 @@ class Screen:
     def _print_now(self, text: Text, *, end: str = "\n") -> None:
         if printed := f"{text.plain}{end}":
             self._is_mid_line = not printed.endswith("\n")
-        # lines are as long as they are: the terminal wraps them, and what is copied has no breaks of ours
+        # the terminal wraps long lines, so that copied text has no breaks of ours
         self._out.print(text if text.spans else _Plain(text, end), end=end, soft_wrap=True)
 
     def _show(self, show: Callable[[], None]) -> None:
@@ -266,7 +266,7 @@ def reported(*, working: bool = False) -> Generator[Screen]:
         except (typer.Exit, typer.Abort):
             raise
         except BrokenPipeError:
-            # the reader has enough; what is buffered has nowhere to go when the interpreter ends
+            # the reader has enough, and the buffer cannot be written when the interpreter ends
             silence(sys.stdout)
             raise typer.Exit(128 + SIGPIPE) from None
         except KeyboardInterrupt:
@@ -283,8 +283,8 @@ def reported(*, working: bool = False) -> Generator[Screen]:
 
 
 def _why_nothing_is_printed(error: Exception) -> str | None:
-    """Why standard output cannot be written, such as to a file on a full disk, if that is what has failed."""
-    # what else is written says where
+    """Why standard output cannot be written, such as to a file on a full disk, if that has failed."""
+    # an error of another file has its name
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
         return None
     silence(sys.stdout)
