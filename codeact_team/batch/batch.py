@@ -16,10 +16,16 @@ from typing import Any
 from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import LocalEngine, engine_of
 from codeact_team.batch.evaluation import summarize
-from codeact_team.batch.job_configs import JobConfigs, own_directories, prices_of
 from codeact_team.batch.leases import LeaseFiles
 from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken
-from codeact_team.batch.settings import SEALED_BY, BatchSettings, WorkerSettings
+from codeact_team.batch.settings import (
+    SEALED_BY,
+    BatchSettings,
+    JobConfigs,
+    WorkerSettings,
+    own_directories,
+    prices_of,
+)
 from codeact_team.batch.store import ResultStore
 from codeact_team.batch.tasks import Job, TaskError, jobs_of, read_tasks
 from codeact_team.batch.throttle import BatchLedger

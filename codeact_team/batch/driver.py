@@ -43,16 +43,6 @@ _WRITE_EVERY = 1.0
 class Driver:
     """Runs the jobs of a batch on its workers, whose :class:`DriverInterface` it is.
 
-    Args:
-        jobs: All jobs of the batch.
-        results: Keeps their results.
-        settings: The settings of the batch.
-        worker_settings: The settings of its workers.
-        engine: Starts workers.
-        leases: Give workers the right to run a job.
-        ledger: What the jobs have used so far.
-        dispatcher: Gets the events.
-
     Attributes:
         stop_reason: Why the batch stopped before all jobs were done.
         signal: The signal that stopped it, if one did.
@@ -97,10 +87,7 @@ class Driver:
         self.signal: Signals | None = None
 
     async def run(self, begun: Callable[[int], None]) -> None:
-        """Run all jobs that are not finished.
-
-        Args:
-            begun: Is called with the number of workers, before they start.
+        """Run all jobs that are not finished; ``begun`` is called with the number of workers, before they start.
 
         Raises:
             CodeActTeamError: If the workers cannot run.

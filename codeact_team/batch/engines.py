@@ -67,9 +67,7 @@ _CONNECTING = 120.0
 class RayEngine:
     """Starts workers on the nodes of a Ray cluster, through the gateway. Ray chooses the nodes.
 
-    Args:
-        address: The address of the cluster, as Ray has it; ``local`` starts one on this machine; by default ``RAY_ADDRESS``,
-            or the cluster that this machine is a node of.
+    The address is that of :class:`BatchSettings`.
 
     Raises:
         SettingError: If Ray is not installed.

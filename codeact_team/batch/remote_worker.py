@@ -33,11 +33,7 @@ _REPORTS: dict[str, type[Report]] = {
 
 
 class RemoteDriver:
-    """The driver, as a worker in another process calls it.
-
-    Args:
-        send: Sends a message to it.
-    """
+    """The driver, as a worker in another process calls it; ``send`` sends it a message."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send

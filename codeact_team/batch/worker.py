@@ -15,10 +15,9 @@ from signal import SIGINT
 from typing import Any, Self
 
 from codeact_team.batch.evaluation import matches, objection_of
-from codeact_team.batch.job_configs import JobConfigs, prices_of
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.results import TASK_RESULT, ResultFile, TaskOutcome, TaskResult, TaskRetried
-from codeact_team.batch.settings import WorkerSettings
+from codeact_team.batch.settings import JobConfigs, WorkerSettings, prices_of
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface
 from codeact_team.core.accounting import ModelUsage, Price
@@ -48,13 +47,9 @@ _LONGEST_WAIT = 60.0
 
 
 class Meter:
-    """An interceptor and a listener of a job's runs: the driver admits each model call, and gets to know what these use.
+    """An interceptor and a listener of a job's runs: the driver admits each model call, and gets reports of their usage.
 
-    Args:
-        job: The job.
-        driver: The driver.
-        prices: The prices of models.
-        retries: How many the job has for failures of its infrastructure.
+    The job has so many ``retries`` for failures of its infrastructure.
     """
 
     def __init__(self, job: Job, driver: DriverInterface, prices: Mapping[str, Price], retries: int) -> None:

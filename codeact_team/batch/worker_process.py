@@ -35,9 +35,6 @@ async def serve(channel: MessageChannel) -> None:
 
     It changes the working directory, the logging and the warnings of this process, and ends the process where the driver
     is gone, or another worker has taken over a job.
-
-    Args:
-        channel: Reaches the driver.
     """
     if (message := await channel.receive()) is None:
         return

@@ -43,7 +43,7 @@ def validate(
     Exit codes: 0 all valid, 2 not. A key or an image that is missing here does not make a config invalid.
     """
     with reported() as screen:
-        from codeact_team.cli.checks import validate_command
+        from codeact_team.cli.machine import validate_command
 
         policy = policy_of(allow, allow_unsafe)
         changes = changes_of(overrides, model, base_url)
@@ -60,7 +60,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of configs, for editors."""
     with reported() as screen:
-        from codeact_team.cli.setup import write_schema
+        from codeact_team.cli.machine import write_schema
 
         write_schema(screen, output)
 
@@ -80,7 +80,7 @@ def init(
 ) -> None:
     """Write a commented config to start from."""
     with reported() as screen:
-        from codeact_team.cli.setup import write_starter
+        from codeact_team.cli.machine import write_starter
 
         write_starter(screen, file, template, force=force)
 
@@ -112,7 +112,7 @@ def doctor(
     Exit codes: 0 if the config, or without one at least the quickstart, can run here, 2 if not.
     """
     with reported() as screen:
-        from codeact_team.cli.checks import doctor_command
+        from codeact_team.cli.machine import doctor_command
 
         changes = changes_of(overrides, model, base_url)
         policy = policy_of(allow, allow_unsafe)
@@ -131,6 +131,6 @@ def packages(
     Exit codes: 0, and 1 if something was changed.
     """
     with reported() as screen:
-        from codeact_team.cli.checks import packages_command
+        from codeact_team.cli.machine import packages_command
 
         raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))
