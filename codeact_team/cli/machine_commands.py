@@ -60,7 +60,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of configs, for editors."""
     with reported() as screen:
-        from codeact_team.cli.machine import write_schema
+        from codeact_team.cli.setup import write_schema
 
         write_schema(screen, output)
 
@@ -80,7 +80,7 @@ def init(
 ) -> None:
     """Write a commented config to start from."""
     with reported() as screen:
-        from codeact_team.cli.machine import write_starter
+        from codeact_team.cli.setup import write_starter
 
         write_starter(screen, file, template, force=force)
 
