@@ -117,15 +117,7 @@ class Batch:
             self._dispatcher.emit(line)
         if not jobs:
             raise SettingError("there are no tasks" if not broken else "no line is a task that can run")
-        worker_settings = WorkerSettings(
-            policy=settings.policy,
-            seconds=settings.seconds,
-            retries=settings.retries,
-            config=config.written,
-            config_name=name_of(self._source),
-            directory=str(self._out),
-            working_directory=os.getcwd(),
-        )
+        worker_settings = self._worker_settings(config)
         # raises before anything begins if something is missing that all tasks need, such as an API key
         async with Scope():
             make_runnable(JobConfigs(worker_settings).of(jobs[0]))
@@ -181,6 +173,17 @@ class Batch:
             note = f"each task has a workspace of its own, and not the `work_dir` of the config; what it makes is in {files}"
             self._dispatcher.emit(BatchNoted(level="note", text=note))
         return config
+
+    def _worker_settings(self, config: CheckedConfig) -> WorkerSettings:
+        return WorkerSettings(
+            policy=self._settings.policy,
+            seconds=self._settings.seconds,
+            retries=self._settings.retries,
+            config=config.written,
+            config_name=name_of(self._source),
+            directory=str(self._out),
+            working_directory=os.getcwd(),
+        )
 
     def _jobs(self) -> tuple[list[Job], list[LineBroken]]:
         settings = self._settings

@@ -235,8 +235,9 @@ class Driver:
         self._changed.set()
         self._changed = asyncio.Event()
         if self._is_stopped() or not (self._pending or self._under_way):
-            for starting in self._starting:
-                starting.reschedule(0)
+            # each only once: what it cancels may take a while to end
+            while self._starting:
+                self._starting.pop().reschedule(0)
 
     def _lose(self, job: Job, reason: str) -> None:
         self._rate.lost(job.name)

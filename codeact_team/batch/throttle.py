@@ -31,14 +31,14 @@ class CallEnded:
 
 
 Report = CallEnded | ModelUsage | TaskRetried | BatchNoted
-"""A usage is that of all calls of the job's run so far, those from the journal included. The events are emitted."""
+"""A usage covers all calls of the job's run so far, those from the journal included. The driver emits the events."""
 
 
 class DriverInterface(Protocol):
     """The driver, as its workers call it."""
 
     async def admit(self, job: str) -> str | None:
-        """Wait until a model call may begin, and report its end by :class:`CallEnded`.
+        """Wait until a model call may begin. Its caller has to report the end by :class:`CallEnded`.
 
         Returns:
             Why no model may be called any more; ``None`` if this call may begin.
