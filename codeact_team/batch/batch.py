@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from signal import Signals
@@ -15,11 +16,18 @@ from typing import Any
 from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import LocalEngine, engine_of
 from codeact_team.batch.evaluation import summarize
-from codeact_team.batch.job_configs import JobConfigs, own_directories, prices_of
 from codeact_team.batch.leases import LeaseFiles
-from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken, ResultStore
-from codeact_team.batch.settings import SEALED_BY, BatchSettings, WorkerSettings
-from codeact_team.batch.tasks import BrokenLine, Job, TaskError, jobs_of, read_tasks
+from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken
+from codeact_team.batch.settings import (
+    SEALED_BY,
+    BatchSettings,
+    JobConfigs,
+    WorkerSettings,
+    own_directories,
+    prices_of,
+)
+from codeact_team.batch.store import ResultStore
+from codeact_team.batch.tasks import Job, TaskError, jobs_of, read_tasks
 from codeact_team.batch.throttle import BatchLedger
 from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.loading import CheckedConfig, read_config
@@ -63,14 +71,7 @@ async def run_batch(
 
 
 class Batch:
-    """A team, or a single agent, and the tasks to run it on.
-
-    Args:
-        config: As of :func:`codeact_team.open_team`.
-        tasks: As of :func:`run_batch`; ``-`` is standard input.
-        out: The directory of the batch.
-        settings: What else the caller chooses.
-        listeners: Are called with each event: :mod:`codeact_team.batch.results`.
+    """A team, or a single agent, and the tasks to run it on: as of :func:`run_batch`, and ``-`` is standard input.
 
     Raises:
         SettingError: If the engine does not exist, or is not installed.
@@ -102,16 +103,25 @@ class Batch:
         Raises:
             CodeActTeamError: If the batch cannot run at all.
         """
+        settings = self._settings
         config = self._read_config()
-        ledger = self._ledger(config)
+        _, currency = prices_of(config)
+        if settings.limits.max_cost is not None and currency is None:
+            raise SettingError(
+                "the cost of a batch can be limited only where the config says what models cost: give it a BudgetTermination "
+                "with `prices`"
+            )
+        ledger = BatchLedger(settings.limits, currency)
         jobs, broken = self._jobs()
         for line in broken:
-            self._dispatcher.emit(LineBroken(line=line.number, problem=line.problem))
+            self._dispatcher.emit(line)
         if not jobs:
             raise SettingError("there are no tasks" if not broken else "no line is a task that can run")
-        worker_settings = self._worker_settings(config.written)
-        await _try_to_make(JobConfigs(worker_settings).of(jobs[0]))
-        digest = sha256(worker_settings.config.encode(errors="backslashreplace")).hexdigest()[:32]
+        worker_settings = self._worker_settings(config)
+        # raises before anything begins if something is missing that all tasks need, such as an API key
+        async with Scope():
+            make_runnable(JobConfigs(worker_settings).of(jobs[0]))
+        digest = sha256(config.written.encode(errors="backslashreplace")).hexdigest()[:32]
         with ResultStore(self._out, digest) as results:
             _refuse_changed(jobs, results)
             done = [job for job in jobs if results.has_final(job)]
@@ -121,7 +131,7 @@ class Batch:
             self._driver = driver = Driver(
                 jobs,
                 results,
-                self._settings,
+                settings,
                 replace(worker_settings, token=leases.begin(), seal_key=_seal_key()),
                 # no cluster is needed where all is done
                 engine=self._engine if len(done) < len(jobs) else LocalEngine(),
@@ -131,14 +141,11 @@ class Batch:
             )
             if self._stopped_by is not None:
                 driver.stop(self._stopped_by)
-
-            def begun(workers: int) -> None:
-                began = BatchBegan(directory=str(self._out), jobs=len(jobs), done=len(done), workers=workers)
-                began.broken = len(broken)
-                self._dispatcher.emit(began)
-
-            await driver.run(begun)
-            result = summarize(results.of(jobs), self._settings.epochs)
+            began = partial(
+                BatchBegan, directory=str(self._out), jobs=len(jobs), done=len(done), broken=len(broken)
+            )
+            await driver.run(lambda workers: self._dispatcher.emit(began(workers=workers)))
+            result = summarize(results.of(jobs), settings.epochs)
         result.directory, result.jobs, result.broken = str(self._out), len(jobs), len(broken)
         result.tokens, result.cost, result.currency = ledger.tokens, ledger.cost, ledger.currency
         if result.left:
@@ -167,16 +174,18 @@ class Batch:
             self._dispatcher.emit(BatchNoted(level="note", text=note))
         return config
 
-    def _ledger(self, config: CheckedConfig) -> BatchLedger:
-        _, currency = prices_of(config)
-        if self._settings.limits.max_cost is not None and currency is None:
-            raise SettingError(
-                "the cost of a batch can be limited only where the config says what models cost: give it a BudgetTermination "
-                "with `prices`"
-            )
-        return BatchLedger(self._settings.limits, currency)
+    def _worker_settings(self, config: CheckedConfig) -> WorkerSettings:
+        return WorkerSettings(
+            policy=self._settings.policy,
+            seconds=self._settings.seconds,
+            retries=self._settings.retries,
+            config=config.written,
+            config_name=name_of(self._source),
+            directory=str(self._out),
+            working_directory=os.getcwd(),
+        )
 
-    def _jobs(self) -> tuple[list[Job], list[BrokenLine]]:
+    def _jobs(self) -> tuple[list[Job], list[LineBroken]]:
         settings = self._settings
         tasks, broken = read_tasks(
             self._tasks, sys.stdin.buffer, allow_outside_files=settings.allow_outside_files
@@ -187,19 +196,8 @@ class Batch:
             try:
                 jobs += jobs_of(task, epochs=settings.epochs, overrides=templates, checker=settings.checker)
             except TaskError as error:
-                broken.append(BrokenLine(task.line, str(error)))
-        return jobs, sorted(broken, key=lambda line: line.number)
-
-    def _worker_settings(self, config: str) -> WorkerSettings:
-        return WorkerSettings(
-            policy=self._settings.policy,
-            seconds=self._settings.seconds,
-            retries=self._settings.retries,
-            config=config,
-            config_name=name_of(self._source),
-            directory=str(self._out),
-            working_directory=os.getcwd(),
-        )
+                broken.append(LineBroken(line=task.line, problem=str(error)))
+        return jobs, sorted(broken, key=lambda line: line.line)
 
 
 def _seal_key() -> str:
@@ -209,12 +207,6 @@ def _seal_key() -> str:
     except JournalError as error:
         logger.warning("%s: what is interrupted of this batch cannot go on", error)
         return ""
-
-
-async def _try_to_make(config: CheckedConfig) -> None:
-    """Raise before anything begins if something is missing that all tasks need, such as an API key."""
-    async with Scope():
-        make_runnable(config)
 
 
 def _refuse_changed(jobs: Sequence[Job], results: ResultStore) -> None:

@@ -32,11 +32,7 @@ _CHUNK = 48 << 10
 
 
 def packed(directory: Path, job: str) -> Iterator[str]:
-    """Pack the files of a job into an archive, and yield it in chunks, in base64. Blocks.
-
-    Args:
-        directory: The directory of the batch.
-        job: The name of the job.
+    """Pack the files of a job in the directory of a batch into an archive, and yield it in chunks, in base64. Blocks.
 
     Raises:
         JournalError: If a file cannot be read, or they are too large together.
@@ -88,10 +84,10 @@ def remove_job(directory: Path, job: str) -> None:
 
 
 class Arrivals:
-    """Receives archives of jobs. All methods block.
+    """Receives archives of jobs in the directory of a batch. All methods block.
 
-    Args:
-        directory: The directory of the batch.
+    Raises:
+        JournalError: If an archive is damaged or too large, or cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -99,11 +95,7 @@ class Arrivals:
         self._archives: dict[str, BinaryIO] = {}
 
     def add(self, job: str, chunk: str) -> None:
-        """Add the next chunk of :func:`packed` to the archive of a job.
-
-        Raises:
-            JournalError: If it cannot be written, or the archive is too large.
-        """
+        """Add the next chunk of :func:`packed` to the archive of a job."""
         try:
             if (archive := self._archives.get(job)) is None:
                 archive = self._archives[job] = self._begin(job)
@@ -122,11 +114,7 @@ class Arrivals:
             return open(os.open("archive", flags, 0o600, dir_fd=directory), "r+b")
 
     def settle(self, job: str) -> None:
-        """Unpack the complete archive of a job, if one has come, and replace the previous files of the job by it.
-
-        Raises:
-            JournalError: If the archive is damaged, or the files cannot be written.
-        """
+        """Unpack the complete archive of a job, if one has come, and replace the previous files of the job by it."""
         if (archive := self._archives.pop(job, None)) is None:
             return
         top = self._directory / _ARRIVING / job
@@ -139,7 +127,7 @@ class Arrivals:
                     move_named(goal, top / f"previous-{part}")
                 with suppress(FileNotFoundError):
                     move_named(top / part, goal)
-            self._remove(job)
+            _remove(top)
         except (OSError, tarfile.TarError) as error:
             raise JournalError(f"what was carried of {job} cannot be kept: {error}") from error
 
@@ -149,22 +137,18 @@ class Arrivals:
         for job, archive in archives.items():
             archive.close()
             with suppress(OSError):
-                self._remove(job)
+                _remove(self._directory / _ARRIVING / job)
 
-    def _remove(self, job: str) -> None:
-        remove_named(self._directory / _ARRIVING / job)
-        with suppress(OSError):
-            # others may still arrive
-            (self._directory / _ARRIVING).rmdir()
+
+def _remove(arrived: Path) -> None:
+    remove_named(arrived)
+    with suppress(OSError):
+        # others may still arrive
+        arrived.parent.rmdir()
 
 
 def _unpack(archive: BinaryIO, top: Path) -> None:
-    """Unpack an archive in the directory ``top``.
-
-    Raises:
-        OSError: If a file cannot be written, or its name leads out of the directory.
-        TarError: If the archive is damaged, or has something else than files with all their bytes.
-    """
+    """Unpack an archive in the directory ``top``, if it has nothing but files, with names that do not lead out of it."""
     archive.seek(0)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with opened(top) as directory, tarfile.open(fileobj=archive, mode="r:", encoding="utf-8") as members:

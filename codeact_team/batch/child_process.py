@@ -36,7 +36,7 @@ class MessageChannel(Protocol):
         ...
 
     async def drained(self) -> None:
-        """Wait until the messages that were sent are on their way, so that no more than some wait in memory."""
+        """Wait until most messages are sent, so that few wait in memory."""
         ...
 
     async def receive(self) -> Message | None:
@@ -126,25 +126,19 @@ class ChildProcess(PipeChannel):
 
     async def close(self) -> None:
         """End the process: in order by the end of its input, else by force."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._writer.close()
         try:
             await asyncio.wait_for(self._process.wait(), GRACE)
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        with suppress(ConnectionError):
-            await self._process.stdin.wait_closed()
+        await self.close_output()
 
 
 def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
-    """Take standard input and output for messages, and replace them, so that nothing else reads or prints there.
+    """Replace standard input and output, so that nothing else reads or prints there, and return their descriptors.
 
-    Args:
-        quiet: Whether standard error is replaced, too, as nothing that this program prints is for a person.
-
-    Returns:
-        The descriptors of the input and the output.
+    Where nothing that the program prints is for a person, ``quiet`` replaces standard error, too.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -157,12 +151,7 @@ def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
 
 
 async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
-    """Connect a child to its parent, which it will not outlive.
-
-    Args:
-        incoming: The descriptor of :func:`take_standard_streams` to read from.
-        outgoing: The other one.
-    """
+    """Connect a child to its parent, which it will not outlive, by the descriptors of :func:`take_standard_streams`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))

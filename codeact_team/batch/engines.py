@@ -5,189 +5,51 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from itertools import count
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Self
 
-from codeact_team.batch.child_process import ChildProcess, Message, WorkerLostError
-from codeact_team.batch.leases import Lease
-from codeact_team.batch.remote_worker import RemoteWorker
+from codeact_team.batch.child_process import ChildProcess, WorkerLostError
+from codeact_team.batch.remote_worker import NodeConnection, RemoteWorker, remote_worker
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.throttle import DriverInterface
 from codeact_team.batch.worker import Worker
 from codeact_team.core.aio import to_the_end
 from codeact_team.errors import CodeActTeamError, SettingError
 
+AnyWorker = Worker | RemoteWorker
+"""A worker, as the driver calls it: ``run``, ``stop`` and ``is_lost``."""
 _TASKS_A_WORKER = 4
 """Fewer are not worth the start of a process, which imports for a second or two."""
 
 
-class WorkerHandle(Protocol):
-    """A worker, as the driver calls it."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is dead."""
-        ...
-
-    async def run(self, job: dict[str, Any], lease: Lease) -> dict[str, Any]:
-        """Run a job; see :meth:`Worker.run`.
-
-        Raises:
-            WorkerLostError: If the worker dies meanwhile.
-        """
-        ...
-
-    def stop(self) -> None:
-        """Stop all its jobs, which end in order."""
-        ...
-
-    async def close(self) -> None:
-        """End the worker."""
-        ...
-
-
-class WorkerSlot:
-    """A place for a worker. A dead worker is replaced when one is needed.
-
-    Args:
-        start: Starts a worker.
-    """
-
-    def __init__(self, start: Callable[[], Awaitable[WorkerHandle]]) -> None:
-        self._start = start
-        self._worker: WorkerHandle | None = None
-        self._lock = asyncio.Lock()
-
-    async def worker(self) -> WorkerHandle:
-        """The current worker."""
-        async with self._lock:
-            if self._worker is not None and self._worker.is_lost:
-                await self._worker.close()
-                self._worker = None
-            if self._worker is None:
-                self._worker = await self._start()
-            return self._worker
-
-    def stop(self) -> None:
-        """Stop all jobs of the worker."""
-        if self._worker is not None:
-            self._worker.stop()
-
-    async def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            await self._worker.close()
-
-
-class Engine(Protocol):
-    """Starts workers. An asynchronous context manager, within which they live."""
-
-    def workers(self, jobs: int) -> int:
-        """The default number of workers for a number of jobs."""
-        ...
-
-    async def start(
-        self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> WorkerHandle:
-        """Start a worker.
-
-        Args:
-            settings: The settings of all workers.
-            driver: The driver that the worker is for.
-            is_only: Whether there will be no other.
-
-        Raises:
-            WorkerLostError: If it has died before it was ready.
-            CodeActTeamError: If none can run there.
-        """
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def engine_of(name: str, address: str | None) -> Engine:
-    """The engine of a name.
-
-    Raises:
-        SettingError: If there is none of that name, it is not installed, or it has no address.
-    """
-    match name:
-        case "local":
-            if address is not None:
-                raise SettingError("an address is that of a Ray cluster: say --engine ray, too")
-            return LocalEngine()
-        case "ray":
-            return RayEngine(address)
-        case _:
-            raise SettingError(f"engine: {name!r} is none of local, ray")
-
-
 class LocalEngine:
     """Starts workers on this machine: a single one in this process, several in processes of their own."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        pass
 
     def workers(self, jobs: int) -> int:
         # the processors that this process may use
         processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         return min(processors, -(-jobs // _TASKS_A_WORKER) or 1)
 
-    async def start(
+    @asynccontextmanager
+    async def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> WorkerHandle:
+    ) -> AsyncGenerator[AnyWorker]:
         if is_only:
-            return await _WorkerHere.start(settings, driver)
-        process = await ChildProcess.start("codeact_team.batch.worker_process")
-        return await RemoteWorker.start(process, settings, driver)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-class _WorkerHere:
-    """A worker in this process."""
-
-    is_lost = False
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.run = worker.run
-        self.stop = worker.stop
-        self._ready = asyncio.Event()
-        self._closed = asyncio.Event()
-        # a task of its own, as the task that closes the worker is not the one that opens it
-        self._holding = asyncio.create_task(self._hold())
-
-    @classmethod
-    async def start(cls, settings: WorkerSettings, driver: DriverInterface) -> _WorkerHere:
-        here = cls(Worker(settings, driver))
-        ready = asyncio.ensure_future(here._ready.wait())
-        try:
-            await asyncio.wait({ready, here._holding}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
-            if not here._ready.is_set():
-                await to_the_end(here.close())
-        return here
-
-    async def close(self) -> None:
-        self._closed.set()
-        await self._holding
-
-    async def _hold(self) -> None:
-        async with self._worker:
-            self._ready.set()
-            await self._closed.wait()
+            async with Worker(settings, driver) as here:
+                yield here
+        else:
+            process = await ChildProcess.start("codeact_team.batch.worker_process")
+            async with remote_worker(process, settings, driver) as there:
+                yield there
 
 
 _INSTALL = "tasks on a Ray cluster need ray: pip install 'codeact-team[ray]'"
@@ -205,9 +67,7 @@ _CONNECTING = 120.0
 class RayEngine:
     """Starts workers on the nodes of a Ray cluster, through the gateway. Ray chooses the nodes.
 
-    Args:
-        address: The address of the cluster, as Ray has it; ``local`` starts one on this machine; by default ``RAY_ADDRESS``,
-            or the cluster that this machine is a node of.
+    The address is that of :class:`BatchSettings`.
 
     Raises:
         SettingError: If Ray is not installed.
@@ -218,56 +78,52 @@ class RayEngine:
             raise SettingError(_INSTALL)
         self._address = address or os.environ.get("RAY_ADDRESS") or _AUTO
         self._numbers = count(1)
-        self._connections: dict[int, _NodeConnection] = {}
+        self._connections: dict[int, NodeConnection] = {}
         self._nodes = 0
-        self._gateway: ChildProcess | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._is_lost = False
 
     def workers(self, jobs: int) -> int:
         """One for each node."""
         return self._nodes
 
-    async def start(
+    @asynccontextmanager
+    async def worker(
         self, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
-    ) -> RemoteWorker:
-        if self._is_lost or self._gateway is None:
+    ) -> AsyncGenerator[AnyWorker]:
+        if self._is_lost:
             raise CodeActTeamError(
                 f"the connection to the Ray cluster at {self._address} is lost: when it is there again, the same command goes on"
             )
         number = next(self._numbers)
-        connection = self._connections[number] = _NodeConnection(number, self._gateway)
-        return await RemoteWorker.start(connection, settings, driver)
+        connection = self._connections[number] = NodeConnection(number, self._gateway)
+        async with remote_worker(connection, settings, driver) as worker:
+            yield worker
 
     async def __aenter__(self) -> Self:
         await _refuse_unreachable(self._address)
-        gateway = self._gateway = await ChildProcess.start("codeact_team.batch.ray_gateway")
+        self._gateway = await ChildProcess.start("codeact_team.batch.ray_gateway")
         try:
-            self._nodes = await self._connect(gateway)
+            self._nodes = await self._connect()
         except BaseException:
-            gateway.kill()
-            await to_the_end(gateway.close())
+            self._gateway.kill()
+            await to_the_end(self._gateway.close())
             raise
-        self._reading = asyncio.create_task(self._read(gateway))
+        self._reading = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._gateway is not None
-        assert self._reading is not None
+    async def __aexit__(self, *failure: object) -> None:
         await to_the_end(self._gateway.close())
-        await self._reading
+        await to_the_end(self._reading)
 
-    async def _connect(self, gateway: ChildProcess) -> int:
+    async def _connect(self) -> int:
         """Connect the gateway to the cluster; how many nodes take workers.
 
         Raises:
             SettingError: If there is no such cluster, or none of its nodes does.
         """
-        gateway.send({"address": self._address})
+        self._gateway.send({"address": self._address})
         try:
-            answer = await asyncio.wait_for(gateway.receive(), _CONNECTING)
+            answer = await asyncio.wait_for(self._gateway.receive(), _CONNECTING)
             reason = answer.get("failed")
         except (TimeoutError, CodeActTeamError, WorkerLostError):
             answer, reason = {}, "it does not answer"
@@ -280,65 +136,22 @@ class RayEngine:
             raise SettingError(f"the Ray cluster at {self._address} has no node with a processor for tasks")
         return nodes
 
-    async def _read(self, gateway: ChildProcess) -> None:
+    async def _read(self) -> None:
         """Hand the messages of the gateway to the connections they belong to, until it ends."""
         try:
             while True:
-                message = await gateway.receive()
+                message = await self._gateway.receive()
                 self._connections[message["worker"]].take(message)
                 if "ended" in message:
                     del self._connections[message["worker"]]
         except WorkerLostError:
             pass
         finally:
-            # also where this is cancelled: those who close a worker wait for its end
+            # also where this is cancelled: a worker that is being closed waits for its end
             self._is_lost = True
             for connection in self._connections.values():
                 connection.take({"lost": "the connection to the cluster was lost"})
                 connection.take({"ended": True})
-
-
-class _NodeConnection:
-    """The driver's end of a channel to a worker on a node, by way of the gateway.
-
-    Args:
-        number: The worker's number.
-        gateway: Starts it, and passes messages on.
-    """
-
-    def __init__(self, number: int, gateway: ChildProcess) -> None:
-        self._number = number
-        self._gateway = gateway
-        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
-        self._is_closing = False
-        self._ended = asyncio.Event()
-        gateway.send({"worker": number, "start": True})
-
-    def take(self, message: Message) -> None:
-        """Take a message that the gateway has sent about the worker."""
-        self._incoming.put_nowait(message)
-        if "ended" in message:
-            self._ended.set()
-
-    def send(self, message: Message) -> None:
-        self._gateway.send({"worker": self._number, "message": message})
-
-    async def drained(self) -> None:
-        await self._gateway.drained()
-
-    async def receive(self) -> Message:
-        message = await self._incoming.get()
-        if (failure := message.get("failed")) is not None:
-            raise CodeActTeamError(failure)
-        if "message" not in message:
-            raise WorkerLostError(message.get("lost", "its worker has ended"))
-        return message["message"]
-
-    async def close(self) -> None:
-        if not self._is_closing:
-            self._is_closing = True
-            self._gateway.send({"worker": self._number, "end": True})
-        await self._ended.wait()
 
 
 def _has_ray() -> bool:
@@ -350,11 +163,7 @@ def _has_ray() -> bool:
 
 
 async def _refuse_unreachable(address: str) -> None:
-    """Refuse an address where nobody listens.
-
-    Raises:
-        SettingError: If it is one.
-    """
+    """Raise a SettingError for an address where no process listens."""
     if address in (_AUTO, "local"):
         return
     if "://" in address:
@@ -374,3 +183,29 @@ async def _refuse_unreachable(address: str) -> None:
         raise SettingError(
             f"there is no Ray cluster at {address} ({error or 'no answer'}): {_HOW_TO_START}"
         ) from None
+
+
+Engine = LocalEngine | RayEngine
+"""Starts workers. An asynchronous context manager, within which they live.
+
+``workers`` is the default number of them for a number of jobs. ``worker`` runs one as an asynchronous context manager,
+given the settings, the driver, and whether it is the only one. It raises ``WorkerLostError`` if the worker dies before it
+is ready, and ``CodeActTeamError`` if none can run there.
+"""
+
+
+def engine_of(name: str, address: str | None) -> Engine:
+    """The engine of a name.
+
+    Raises:
+        SettingError: If there is none of that name, it is not installed, or it has no address.
+    """
+    match name:
+        case "local":
+            if address is not None:
+                raise SettingError("an address is that of a Ray cluster: say --engine ray, too")
+            return LocalEngine()
+        case "ray":
+            return RayEngine(address)
+        case _:
+            raise SettingError(f"engine: {name!r} is none of local, ray")

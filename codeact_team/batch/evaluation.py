@@ -72,17 +72,11 @@ def _normal(value: Any) -> Any:
 async def objection_of(
     checker: str, config: CheckedConfig, *, answer: str, expected: JsonValue, files: Path
 ) -> str | None:
-    """Run a checker; its error message if it rejects the answer, else ``None``.
+    """Run a checker; its error message if it rejects the answer, which is hostile data, else ``None``.
 
     The checker runs in a new sandbox of the first executor of the config, and rejects the answer by raising. It has the
     variables ``answer``, ``expected`` and ``files``, the path of a directory with the files that the task made or changed.
-
-    Args:
-        checker: Python code.
-        config: The config of the task.
-        answer: The answer to be checked; hostile data.
-        expected: The expected answer, if the task has one.
-        files: The directory of the task's files on this machine; it may be missing.
+    The directory ``files`` of this machine may be missing.
 
     Raises:
         SettingError: If the config has no executor for it.
@@ -131,12 +125,7 @@ _Z = 1.959963984540054
 
 
 def wilson_interval(share: float, trials: float) -> tuple[float, float]:
-    """Wilson's interval for a share, with a confidence of 95 %.
-
-    Args:
-        share: The share of successes, from 0 to 1.
-        trials: The number of independent trials, above 0.
-    """
+    """Wilson's interval for a share of successes, with a confidence of 95 %."""
     spread = _Z * _Z / trials
     middle = (share + spread / 2) / (1 + spread)
     half = _Z * sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
@@ -144,21 +133,15 @@ def wilson_interval(share: float, trials: float) -> tuple[float, float]:
 
 
 def pass_at(k: int, samples: int, passed: int) -> float:
-    """The chance that at least one of ``k`` runs passes, by the unbiased estimator of Chen et al. (2021).
-
-    Args:
-        k: At most ``samples``.
-        samples: The number of runs.
-        passed: How many of the runs passed.
-    """
+    """The chance that at least one of ``k`` runs passes, by the unbiased estimator of Chen et al. (2021)."""
     return 1.0 - comb(samples - passed, k) / comb(samples, k)
 
 
 def mean_pass_at(k: int, counts: Iterable[tuple[int, int]]) -> float | None:
-    """The mean of :func:`pass_at` over the tasks with at least ``k`` runs; ``None`` if there are none.
+    """The mean of :func:`pass_at` over the tasks with at least ``k`` runs; ``None`` if no task has.
 
     Args:
-        k: As of :func:`pass_at`.
+        k: A number of runs.
         counts: For each task, the number of its runs, and how many of them passed.
     """
     each = [pass_at(k, samples, passed) for samples, passed in counts if samples >= k]
@@ -166,12 +149,7 @@ def mean_pass_at(k: int, counts: Iterable[tuple[int, int]]) -> float | None:
 
 
 def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
-    """The outcomes and measures of a batch; the other fields of the result are left empty.
-
-    Args:
-        results: The results of all runs that have one.
-        epochs: How often each task is to run.
-    """
+    """The outcomes and measures of a batch, from the results of its runs; the other fields are left empty."""
     outcomes: Counter[str] = Counter()
     accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))
     transient = 0
@@ -184,7 +162,9 @@ def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
             if result.correct is not None:
                 right[result.id].append(result.correct)
     counts = [(len(each), sum(each)) for each in passed.values()]
-    chances = {k: mean_pass_at(k, counts) for k in _ks(epochs)}
+    # the powers of two, and all runs
+    ks = sorted({*(1 << power for power in range(epochs.bit_length())), epochs}) if epochs > 1 else []
+    chances = {k: mean_pass_at(k, counts) for k in ks}
     return BatchResult(
         directory="",
         jobs=0,
@@ -195,13 +175,6 @@ def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
         acceptance=_share(accepted),
         pass_at={k: round(chance, 6) for k, chance in chances.items() if chance is not None},
     )
-
-
-def _ks(epochs: int) -> list[int]:
-    """The numbers of runs for which pass@k is shown: the powers of two, and all runs."""
-    if epochs == 1:
-        return []
-    return sorted({1, *(2**power for power in range(1, epochs.bit_length()) if 2**power <= epochs), epochs})
 
 
 def _share(found: Mapping[str, Sequence[bool]]) -> Share | None:

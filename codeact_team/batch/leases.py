@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,7 +38,6 @@ from codeact_team.runs.journal.seal import SealKey
 
 _MOST = 1024
 """Bytes of a lease."""
-_PIECE = 1 << 20
 _LEASES = "leases"
 # no job has a name that begins with a dot
 _TOKEN = ".driver"
@@ -45,7 +45,7 @@ _TOKEN = ".driver"
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to run a job; it can be written as JSON.
+    """The right to run a job.
 
     Attributes:
         job: The name of the job.
@@ -64,27 +64,19 @@ class Lease:
         """The content of the file while this lease is the newest."""
         return f"{self.number} {self.nonce}\n"
 
-    def dump(self) -> dict[str, Any]:
-        """The lease as JSON data."""
-        return asdict(self)
-
 
 class LeaseFiles:
-    """The files with the newest lease of each job of a batch. All methods block.
+    """The files with the newest lease of each job in the directory of a batch. All methods block.
 
-    Args:
-        directory: The directory of the batch.
+    Raises:
+        JournalError: If a file cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / _LEASES
 
     def begin(self) -> str:
-        """Write a token, by which workers find out if they see this directory, and return it.
-
-        Raises:
-            JournalError: If it cannot be written.
-        """
+        """Write a token, by which workers find out if they see this directory, and return it."""
         token = secrets.token_hex(16)
         self._write(_TOKEN, token)
         return token
@@ -94,11 +86,7 @@ class LeaseFiles:
         return self._read(_TOKEN) == token
 
     def grant(self, job: str) -> Lease:
-        """Grant a new lease for a job, which replaces all earlier ones.
-
-        Raises:
-            JournalError: If it cannot be written.
-        """
+        """Grant a new lease for a job, which replaces all earlier ones."""
         before = self._read(job).partition(" ")[0]
         number = int(before) + 1 if before.isdecimal() else 1
         lease = Lease(job, number, secrets.token_hex(8), takes_over=bool(before))
@@ -139,6 +127,9 @@ class HeldLease:
         files: The leases of the batch; ``None`` where this machine does not see its directory.
         driver: Is asked where there are no files.
         end: Ends the process of the worker if the lease is not the newest. If it returns, only the run ends.
+
+    Raises:
+        JournalError: By all methods, if another worker has the run now.
     """
 
     def __init__(
@@ -151,22 +142,13 @@ class HeldLease:
         self._takes_over = lease.takes_over
 
     async def enter(self, run: LeasedRun) -> None:
-        """Start working on a run, and keep its previous worker from writing to its journal.
-
-        Raises:
-            JournalError: If another worker has the run now, or the journal cannot be copied.
-        """
+        """Start working on a run, and keep its previous worker from writing to its journal."""
         await self._check()
         if self._takes_over:
             run.take_over()
             self._takes_over = False
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """Perform an effect.
-
-        Raises:
-            JournalError: If another worker has the run now; it ends here.
-        """
         await self._check()
         try:
             return await do()
@@ -174,11 +156,7 @@ class HeldLease:
             self.check_file()
 
     def check_file(self) -> None:
-        """Check that the lease is the newest, where there is a file to read. Blocks.
-
-        Raises:
-            JournalError: If it is not.
-        """
+        """Check that the lease is the newest, where there is a file to read. Blocks."""
         if self._files is not None and not self._files.is_newest(self._lease):
             self._give_up()
 
@@ -193,13 +171,7 @@ class HeldLease:
 
 
 class LeasedRun(RunDirectory):
-    """The directory of a run, whose journal only the holder of its lease can open.
-
-    Args:
-        path: The directory.
-        held: The lease.
-        key: As of :class:`RunDirectory`.
-    """
+    """The directory of a run, whose journal only the holder of its lease can open."""
 
     def __init__(self, path: Path, held: HeldLease, key: SealKey | None = None) -> None:
         super().__init__(path, key)
@@ -212,11 +184,7 @@ class LeasedRun(RunDirectory):
         return super().lines
 
     def take_over(self) -> None:
-        """Replace the journal by a copy, so that its previous writer writes to a file without a name. Blocks.
-
-        Raises:
-            JournalError: If it cannot be copied.
-        """
+        """Replace the journal by a copy, so that its previous writer writes to a file without a name. Blocks."""
         try:
             if not self.is_begun:
                 # the previous worker has done nothing yet
@@ -224,8 +192,7 @@ class LeasedRun(RunDirectory):
                     remove_named(self.path)
                 return
             with open(open_regular(self.lines), "rb") as old, whole_file(self.lines, mode=0o600) as new:
-                while piece := old.read(_PIECE):
-                    new.write(piece)
+                shutil.copyfileobj(old, new)
                 self._held.check_file()
         except OSError as error:
             raise JournalError(f"the run in {self.path} cannot be taken over: {error.strerror}") from error

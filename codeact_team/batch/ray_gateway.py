@@ -99,27 +99,18 @@ class NodeWorker:
             self.send(None)
 
 
-class _WorkerHandle:
-    """A worker on a node, for the gateway.
-
-    Args:
-        send: Sends the driver a message about it.
-    """
+class _Node:
+    """A worker on a node, for the gateway; ``send`` sends the driver a message about it."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+        """Those of the driver, which pass on once the worker has started."""
         self._actor: Any = None
-        self._is_ending = False
         self._working = asyncio.create_task(self._work())
-
-    def pass_on(self, message: Message) -> None:
-        """Pass a message of the driver on, once the worker has started."""
-        self._messages.put_nowait(message)
 
     async def end(self) -> None:
         """End the worker, in order if it has started."""
-        self._is_ending = True
         if self._actor is not None:
             with suppress(RayError, TimeoutError):
                 await asyncio.wait_for(_result(self._actor.end.remote()), 2 * GRACE)
@@ -129,26 +120,16 @@ class _WorkerHandle:
 
     async def _work(self) -> None:
         # on any node with a free processor, if possible on one with few workers; the driver replaces lost workers itself
-        actor: Any = (
-            _ray.remote(NodeWorker)
-            .options(
-                num_cpus=1,
-                scheduling_strategy="SPREAD",
-                max_restarts=0,
-                max_task_retries=0,
-                max_concurrency=4,
-            )
-            .remote()
-        )
+        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_concurrency": 4}
+        actor = _ray.remote(NodeWorker).options(**options, max_restarts=0, max_task_retries=0).remote()
         node = "its node"
         passing: asyncio.Task[None] | None = None
         try:
             # waits as long as no node has room
             theirs, node = await _result(actor.start.remote())
             if theirs != (ours := version("codeact-team")):
-                self._fail(
-                    f"the node {node} has codeact-team {theirs}, and this machine has {ours}: both need the same"
-                )
+                problem = f"the node {node} has codeact-team {theirs}, and this machine has {ours}: both need the same"
+                self._send({"failed": problem})
                 return
             self._actor = actor
             passing = asyncio.create_task(self._pass_messages(actor))
@@ -157,16 +138,17 @@ class _WorkerHandle:
             ).remote()
             async for message in messages:
                 self._send({"message": await message})
-            self._lose(f"its worker on {node} has died")
+            self._send({"lost": f"its worker on {node} has died"})
         except RayTaskError as error:
-            self._fail(f"no worker starts on a node: {error.cause!r}")
+            self._send({"failed": f"no worker starts on a node: {error.cause!r}"})
         except RayActorError as error:
             if _UNIMPORTED in str(error):
-                self._fail(
+                problem = (
                     "a node has no codeact-team: install it on all of them, in the Python that Ray runs there"
                 )
+                self._send({"failed": problem})
             else:
-                self._lose(f"its worker on {node} was lost")
+                self._send({"lost": f"its worker on {node} was lost"})
         finally:
             self._actor = None
             if passing is not None:
@@ -175,17 +157,10 @@ class _WorkerHandle:
 
     async def _pass_messages(self, actor: Any) -> None:
         while True:
-            message = await self._messages.get()
+            message = await self.messages.get()
             # one after the other: calls that are under way together may overtake each other
             with suppress(RayError):
                 await _result(actor.take.remote(message))
-
-    def _lose(self, reason: str) -> None:
-        if not self._is_ending:
-            self._send({"lost": reason})
-
-    def _fail(self, reason: str) -> None:
-        self._send({"failed": reason})
 
 
 async def _result(reference: Any) -> Any:
@@ -196,8 +171,13 @@ async def _serve(incoming: int, outgoing: int) -> None:
     channel = await connect_to_parent(incoming, outgoing)
     if (begin := await channel.receive()) is None:
         return
+    settings: dict[str, Any] = {}
+    if begin["address"] == _LOCAL:
+        # the cluster is of this batch alone, and need not be reported to Ray's developers
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        settings = {"include_dashboard": False, "object_store_memory": _STORE}
     try:
-        _connect(begin["address"])
+        _ray.init(begin["address"], log_to_driver=False, logging_level=logging.ERROR, **settings)
     except (Exception, SystemExit) as error:
         # Ray ends the process where it gives up
         channel.send({"failed": str(error)})
@@ -210,18 +190,9 @@ async def _serve(incoming: int, outgoing: int) -> None:
     await channel.close_output()
 
 
-def _connect(address: str) -> None:
-    settings: dict[str, Any] = {}
-    if address == _LOCAL:
-        # the cluster is of this batch alone, and need not be reported to Ray's developers
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        settings = {"include_dashboard": False, "object_store_memory": _STORE}
-    _ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **settings)
-
-
 async def _pass_on(channel: PipeChannel) -> None:
     """Pass messages on, until the driver has no more; then end all workers."""
-    workers: dict[int, _WorkerHandle] = {}
+    workers: dict[int, _Node] = {}
     ending: set[asyncio.Task[None]] = set()
 
     def send(number: int, message: Message) -> None:
@@ -230,12 +201,12 @@ async def _pass_on(channel: PipeChannel) -> None:
     while (message := await channel.receive()) is not None:
         number = message["worker"]
         if "start" in message:
-            workers[number] = _WorkerHandle(partial(send, number))
+            workers[number] = _Node(partial(send, number))
         elif "end" in message:
             ending.add(task := asyncio.create_task(workers.pop(number).end()))
             task.add_done_callback(ending.discard)
         elif (worker := workers.get(number)) is not None:
-            worker.pass_on(message["message"])
+            worker.messages.put_nowait(message["message"])
         await channel.drained()
     await asyncio.gather(*ending, *(worker.end() for worker in workers.values()))
 

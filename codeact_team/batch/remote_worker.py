@@ -10,26 +10,30 @@ both ways                 ``carried``: a chunk of the files of a job
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from codeact_team.batch.carrying import Arrivals, packed
-from codeact_team.batch.child_process import Message, MessageChannel, WorkerLostError
+from codeact_team.batch.child_process import ChildProcess, Message, MessageChannel, WorkerLostError
 from codeact_team.batch.leases import Lease
-from codeact_team.batch.settings import WorkerSettings
-from codeact_team.batch.throttle import CallEnded, DriverInterface, Report, dump_report, load_report
+from codeact_team.batch.results import BatchNoted, TaskRetried
+from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
+from codeact_team.batch.throttle import CallEnded, DriverInterface, Report
+from codeact_team.core.accounting import ModelUsage
 from codeact_team.core.aio import to_the_end
 from codeact_team.errors import CodeActTeamError
 
+_REPORTS: dict[str, type[Report]] = {
+    kind.__name__: kind for kind in (CallEnded, ModelUsage, TaskRetried, BatchNoted)
+}
+
 
 class RemoteDriver:
-    """The driver, as a worker in another process calls it.
-
-    Args:
-        send: Sends a message to it.
-    """
+    """The driver, as a worker in another process calls it; ``send`` sends it a message."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -43,7 +47,7 @@ class RemoteDriver:
         return await self._ask({"ask": "holds", "job": job, "lease": lease})
 
     def report(self, job: str, report: Report) -> None:
-        self._send({"job": job, "report": dump_report(report)})
+        self._send({"job": job, "report": type(report).__name__, "fields": asdict(report)})
 
     async def _ask(self, question: Message) -> Any:
         number = next(self._numbers)
@@ -52,77 +56,113 @@ class RemoteDriver:
         try:
             return await answer
         except asyncio.CancelledError:
-            self._questions.pop(number, None)
+            if answer.done() and not answer.cancelled():
+                self._give_back(question["ask"], question["job"], answer.result())
             raise
+        finally:
+            self._questions.pop(number, None)
 
     def take_answer(self, message: Message) -> None:
-        """Hand an answer of the driver to whoever waits for it."""
-        question = self._questions.pop(message["number"], None)
+        """Take an answer of the driver."""
+        question = self._questions.get(message["number"])
         if question is not None and not question.done():
             question.set_result(message["answer"])
-        elif message["to"] == "admit" and message["answer"] is None:
-            # whoever asked was cancelled meanwhile, and will not make the call
-            self.report(message["job"], CallEnded())
+        else:
+            self._give_back(message["to"], message["job"], message["answer"])
+
+    def _give_back(self, asked: str, job: str, answer: Any) -> None:
+        """Report the end of a call that was admitted after its caller was cancelled."""
+        if asked == "admit" and answer is None:
+            self.report(job, CallEnded())
 
 
-class WorkerConnection(MessageChannel, Protocol):
-    """The driver's end of a channel to a worker."""
+class NodeConnection:
+    """The driver's end of a channel to a worker on a node, by way of the gateway, which starts it."""
+
+    def __init__(self, number: int, gateway: ChildProcess) -> None:
+        self._number = number
+        self._gateway = gateway
+        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self.drained = gateway.drained
+        gateway.send({"worker": number, "start": True})
+
+    def take(self, message: Message) -> None:
+        """Take a message that the gateway has sent about the worker."""
+        self._incoming.put_nowait(message)
+        if "ended" in message:
+            self._ended.set()
+
+    def send(self, message: Message) -> None:
+        self._gateway.send({"worker": self._number, "message": message})
 
     async def receive(self) -> Message:
-        """The next message.
-
-        Raises:
-            WorkerLostError: If the worker has died.
-            CodeActTeamError: If no worker can run there.
-        """
-        ...
+        message = await self._incoming.get()
+        if (failure := message.get("failed")) is not None:
+            raise CodeActTeamError(failure)
+        if "message" not in message:
+            raise WorkerLostError(message.get("lost", "its worker has ended"))
+        return message["message"]
 
     async def close(self) -> None:
-        """End the worker."""
-        ...
+        self._gateway.send({"worker": self._number, "end": True})
+        await self._ended.wait()
+
+
+async def send_files(channel: MessageChannel, directory: Path, job: str) -> None:
+    """Send the files of a job in the directory of a batch."""
+    for chunk in packed(directory, job):
+        channel.send({"carried": job, "data": chunk})
+        await channel.drained()
+
+
+@asynccontextmanager
+async def remote_worker(
+    connection: ChildProcess | NodeConnection, settings: WorkerSettings, driver: DriverInterface
+) -> AsyncGenerator[RemoteWorker]:
+    """Make the process at the other end a worker, wait until it is ready, and end it after use.
+
+    Raises:
+        WorkerLostError: If it dies before it is ready.
+        CodeActTeamError: If no task could run there.
+    """
+    worker = RemoteWorker(connection, driver, Path(settings.directory))
+    reading: asyncio.Task[None] | None = None
+    try:
+        connection.send({"begin": WORKER_SETTINGS.dump_python(settings, mode="json")})
+        message = await connection.receive()
+        if (problem := message.get("unfit")) is not None:
+            raise CodeActTeamError(problem)
+        worker.sees_directory = message["ready"]["sees_directory"]
+        reading = asyncio.create_task(worker.read())
+        yield worker
+    finally:
+        worker.lose("its connection was closed")
+        await to_the_end(connection.close())
+        if reading is not None:
+            await reading
 
 
 class RemoteWorker:
-    """A worker in another process, as the driver calls it; made by :meth:`start`.
+    """A worker in another process, as the driver calls it; made by :func:`remote_worker`.
 
     Attributes:
+        sees_directory: Whether it has the directory of the batch, so that files need not be carried.
         is_lost: Whether the worker has died.
     """
 
-    def __init__(self, connection: WorkerConnection, driver: DriverInterface, directory: Path) -> None:
+    def __init__(
+        self, connection: ChildProcess | NodeConnection, driver: DriverInterface, directory: Path
+    ) -> None:
         self._connection = connection
         self._driver = driver
         self._directory = directory
         self._arrivals = Arrivals(directory)
-        self._sees_directory = True
         self._jobs: dict[str, asyncio.Future[Message]] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._reading: asyncio.Task[None] | None = None
         self._loss = ""
+        self.sees_directory = True
         self.is_lost = False
-
-    @classmethod
-    async def start(
-        cls, connection: WorkerConnection, settings: WorkerSettings, driver: DriverInterface
-    ) -> RemoteWorker:
-        """Let the process at the other end begin as a worker, and wait until it is ready.
-
-        Raises:
-            WorkerLostError: If it dies meanwhile.
-            CodeActTeamError: If no task could run there.
-        """
-        worker = cls(connection, driver, Path(settings.directory))
-        try:
-            connection.send({"begin": settings.dump()})
-            message = await connection.receive()
-            if (problem := message.get("unfit")) is not None:
-                raise CodeActTeamError(problem)
-        except BaseException:
-            await to_the_end(worker.close())
-            raise
-        worker._sees_directory = message["ready"]["sees_directory"]
-        worker._reading = asyncio.create_task(worker._read())
-        return worker
 
     async def run(self, job: Message, lease: Lease) -> Message:
         """Run a job, as :meth:`Worker.run` does.
@@ -134,41 +174,33 @@ class RemoteWorker:
             raise WorkerLostError(self._loss)
         name = job["name"]
         done = self._jobs[name] = asyncio.get_running_loop().create_future()
-        if not self._sees_directory:
-            for chunk in packed(self._directory, name):
-                self._connection.send({"carried": name, "data": chunk})
-                await self._connection.drained()
-        self._connection.send({"run": job, "lease": lease.dump()})
+        if not self.sees_directory:
+            await send_files(self._connection, self._directory, name)
+        self._connection.send({"run": job, "lease": asdict(lease)})
         return await done
 
     def stop(self) -> None:
         """Stop all jobs of the worker, which end in order."""
         self._connection.send({"stop": True})
 
-    async def close(self) -> None:
-        """End the worker."""
-        self._lose("its connection was closed")
-        await self._connection.close()
-        if self._reading is not None:
-            await self._reading
-
-    async def _read(self) -> None:
+    async def read(self) -> None:
+        """Take the messages of the worker, until it is lost."""
         try:
             while True:
                 try:
                     message = await self._connection.receive()
                 except (WorkerLostError, CodeActTeamError) as error:
-                    self._lose(str(error))
+                    self.lose(str(error))
                     return
                 self._take(message)
         finally:
-            # also where a message cannot be kept: whoever closes the worker gets that error
-            self._lose("its connection was closed")
+            # also where a message cannot be kept, which is raised when the worker is closed
+            self.lose("its connection was closed")
 
     def _take(self, message: Message) -> None:
         if (name := message.get("done")) is not None:
             if (job := self._jobs.pop(name, None)) is not None and not job.done():
-                if not self._sees_directory:
+                if not self.sees_directory:
                     self._arrivals.settle(name)
                 job.set_result(message["result"])
         elif "ask" in message:
@@ -176,10 +208,10 @@ class RemoteWorker:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         elif (name := message.get("carried")) is not None:
-            if name in self._jobs and not self._sees_directory:
+            if name in self._jobs and not self.sees_directory:
                 self._arrivals.add(name, message["data"])
         else:
-            self._driver.report(message["job"], load_report(message["report"]))
+            self._driver.report(message["job"], _REPORTS[message["report"]](**message["fields"]))
 
     async def _answer(self, question: Message) -> None:
         job = question["job"]
@@ -191,7 +223,8 @@ class RemoteWorker:
             {"answer": answer, "to": question["ask"], "number": question["number"], "job": job}
         )
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """Raise the loss of the worker from all its jobs; only the first reason counts."""
         if self.is_lost:
             return
         self.is_lost, self._loss = True, reason

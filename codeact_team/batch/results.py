@@ -1,23 +1,15 @@
-"""The results of tasks, the store that keeps them, and the events of a batch."""
+"""The results of tasks, and the events of a batch."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from signal import Signals
-from typing import Any
 
 from pydantic import TypeAdapter
 
-from codeact_team.batch.tasks import Job
-from codeact_team.core.atomic_files import whole_file
 from codeact_team.core.effects import Event
-from codeact_team.core.files import made_named
-from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.journal.log import Log, LogReader, entry_at, understood
 
 
 class TaskOutcome(StrEnum):
@@ -31,9 +23,6 @@ class TaskOutcome(StrEnum):
     """It waits for the answer of a person."""
     STOPPED = "stopped"
     """It was interrupted, and has no result yet."""
-
-
-_FINAL = (TaskOutcome.ACCEPTED, TaskOutcome.NOT_ACCEPTED)
 
 
 @dataclass(frozen=True)
@@ -82,7 +71,7 @@ class TaskResult:
     @property
     def is_final(self) -> bool:
         """Whether the run is finished for good. Others run again when the batch is started again."""
-        return self.outcome in _FINAL
+        return self.outcome in (TaskOutcome.ACCEPTED, TaskOutcome.NOT_ACCEPTED)
 
     @property
     def passes(self) -> bool:
@@ -90,139 +79,8 @@ class TaskResult:
         return self.outcome is TaskOutcome.ACCEPTED if self.correct is None else self.correct
 
 
-_FORM = TypeAdapter(TaskResult)
-
-
-def dump(result: TaskResult) -> dict[str, Any]:
-    """A result as JSON data."""
-    return _FORM.dump_python(result, mode="json")
-
-
-def load(data: Any) -> TaskResult:
-    """The result that was dumped."""
-    return _FORM.validate_python(data)
-
-
-@dataclass
-class _Known:
-    digest: str
-    check: str = ""
-    is_final: bool = False
-    offset: int | None = None
-
-
-class ResultStore:
-    """The results of a batch on disk. A context manager, which only one process at a time can enter.
-
-    ``batch.jsonl`` has a line for each job that began, and for each result. It only grows; a line that was torn when its
-    process died is dropped. ``results.jsonl`` is derived from it: a line for each job with a result, in the order of the tasks.
-
-    Args:
-        directory: The directory of the batch.
-        batch: A digest of the config, which tells this batch from others.
-
-    Raises:
-        SettingError: If the directory has another batch, or cannot be made.
-        JournalError: If another process uses it, or it cannot be read or written.
-    """
-
-    def __init__(self, directory: Path, batch: str) -> None:
-        self.path = directory / "results.jsonl"
-        self._log_path = directory / "batch.jsonl"
-        self._known: dict[str, _Known] = {}
-        try:
-            for each in (directory, directory / "runs", directory / "files"):
-                with made_named(each, 0o700):
-                    pass
-        except OSError as error:
-            raise SettingError(f"the directory {directory} cannot be made: {error.strerror}") from error
-        self._log = Log(self._log_path)
-        try:
-            self._read(batch)
-        except BaseException:
-            self._log.close()
-            raise
-
-    def _read(self, batch: str) -> None:
-        found = None
-        with LogReader(self._log_path) as log, understood(self._log_path):
-            for entry in log.new():
-                if (name := entry.get("job")) is not None:
-                    self._known[name] = _Known(entry["digest"])
-                elif (name := entry.get("done")) is not None:
-                    known = self._known[name]
-                    known.check, known.offset = entry["check"], log.offset
-                    known.is_final = load(entry["result"]).is_final
-                else:
-                    found = entry["batch"]
-        if found is None:
-            self._log.append({"batch": batch})
-        elif found != batch:
-            raise SettingError(
-                f"{self._log_path.parent} has the results of another config, or of other changes to it by -s: choose another "
-                "--out"
-            )
-
-    def __enter__(self) -> ResultStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
-
-    def changed(self, job: Job) -> bool:
-        """Whether a different job of the same name has begun."""
-        known = self._known.get(job.name)
-        return known is not None and known.digest != job.digest
-
-    def has_begun(self, job: Job) -> bool:
-        """Whether the job has begun before."""
-        return job.name in self._known
-
-    def has_final(self, job: Job) -> bool:
-        """Whether the job is finished, and judged by the same expected answer and checker."""
-        known = self._known.get(job.name)
-        return known is not None and known.is_final and known.check == job.check_digest
-
-    def begin(self, job: Job) -> None:
-        """Record that a job begins.
-
-        Raises:
-            JournalError: If that cannot be written.
-        """
-        if job.name not in self._known:
-            self._log.append({"job": job.name, "digest": job.digest})
-            self._known[job.name] = _Known(job.digest)
-
-    def add(self, job: Job, result: TaskResult) -> None:
-        """Record the result of a job.
-
-        Raises:
-            JournalError: If it cannot be written.
-        """
-        entry = {"done": job.name, "check": job.check_digest, "result": dump(result)}
-        known = self._known[job.name]
-        known.offset = self._log.append(entry)
-        known.check, known.is_final = job.check_digest, result.is_final
-
-    def of(self, jobs: Sequence[Job]) -> Iterator[TaskResult]:
-        """The results of those ``jobs`` that have one, in their order; each is read from disk when it is asked for."""
-        for job in jobs:
-            known = self._known.get(job.name)
-            if known is not None and known.offset is not None:
-                yield load(entry_at(self._log_path, known.offset)["result"])
-
-    def write(self, jobs: Sequence[Job]) -> None:
-        """Replace ``results.jsonl``. Blocks.
-
-        Raises:
-            JournalError: If it cannot be written.
-        """
-        try:
-            with whole_file(self.path) as file:
-                for result in self.of(jobs):
-                    file.write(json.dumps(dump(result)).encode() + b"\n")
-        except OSError as error:
-            raise JournalError(f"the results cannot be written to {self.path}: {error.strerror}") from error
+TASK_RESULT = TypeAdapter(TaskResult)
+"""Writes results as JSON data, and reads them."""
 
 
 @dataclass(kw_only=True)
@@ -246,12 +104,7 @@ class BatchBegan(Event):
 
 @dataclass(kw_only=True)
 class LineBroken(Event):
-    """A line of the tasks file is not a task, and is left out.
-
-    Attributes:
-        line: The number of the line, counted from 1.
-        problem: What is wrong with it; it may quote the line.
-    """
+    """A line of the tasks file, counted from 1, is not a task and is left out; ``problem`` may quote the line."""
 
     line: int
     problem: str
@@ -259,13 +112,7 @@ class LineBroken(Event):
 
 @dataclass(kw_only=True)
 class TaskBegan(Event):
-    """A run of a task begins or resumes.
-
-    Attributes:
-        id: The id of the task.
-        epoch: The number of the run, counted from 1.
-        goes_on: Whether it has begun before.
-    """
+    """A run of a task begins or, if it ``goes_on``, resumes."""
 
     id: str
     epoch: int
@@ -274,13 +121,7 @@ class TaskBegan(Event):
 
 @dataclass(kw_only=True)
 class TaskEnded(Event):
-    """A run of a task has ended, and its result is recorded.
-
-    Attributes:
-        result: The result.
-        tokens: The tokens that the batch has used so far.
-        cost: What the batch has cost so far, where models have prices.
-    """
+    """A run of a task has ended, and its result is recorded; the batch has used so many tokens and so much money so far."""
 
     result: TaskResult
     tokens: int
@@ -289,14 +130,7 @@ class TaskEnded(Event):
 
 @dataclass(kw_only=True)
 class TaskRetried(Event):
-    """A part of a task is retried, as its infrastructure has failed.
-
-    Attributes:
-        id: The id of the task.
-        epoch: The number of the run, counted from 1.
-        reason: What has failed.
-        seconds: The delay until the retry.
-    """
+    """A part of a task is retried after ``seconds``, as its infrastructure has failed for ``reason``."""
 
     id: str
     epoch: int
@@ -306,12 +140,7 @@ class TaskRetried(Event):
 
 @dataclass(kw_only=True)
 class BatchNoted(Event):
-    """A notice for a person.
-
-    Attributes:
-        level: ``note`` or ``warning``.
-        text: The notice.
-    """
+    """A notice for a person, of the level ``note`` or ``warning``."""
 
     level: str
     text: str
@@ -319,14 +148,7 @@ class BatchNoted(Event):
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the tasks.
-
-    Attributes:
-        value: The share, from 0 to 1.
-        low: The lower end of its Wilson interval, for a confidence of 95 %.
-        high: The upper end.
-        tasks: The number of tasks.
-    """
+    """A share of so many tasks, from 0 to 1, with the ends of its Wilson interval for a confidence of 95 %."""
 
     value: float
     low: float

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from pydantic import JsonValue
 
+from codeact_team.batch.results import LineBroken
 from codeact_team.config.overrides import field_names
 from codeact_team.core.files import open_regular
 from codeact_team.core.providers import did_you_mean
@@ -56,19 +57,6 @@ class BatchTask:
 
 
 @dataclass(frozen=True)
-class BrokenLine:
-    """A line of the tasks file that is not a valid task.
-
-    Attributes:
-        number: The number of the line, counted from 1.
-        problem: What is wrong with it.
-    """
-
-    number: int
-    problem: str
-
-
-@dataclass(frozen=True)
 class Job:
     """One run of a task. A worker gets it as JSON.
 
@@ -106,13 +94,7 @@ def _digest(value: Any) -> str:
 
 
 def jobs_of(task: BatchTask, *, epochs: int, overrides: Sequence[str], checker: str | None) -> list[Job]:
-    """The runs of a task.
-
-    Args:
-        task: The task.
-        epochs: How many runs.
-        overrides: Changes to the config, with ``{field}`` in them.
-        checker: Judges the answer if the task has neither a checker nor an expected answer.
+    """The runs of a task; ``checker`` judges the answer if the task has neither a checker nor an expected answer.
 
     Raises:
         TaskError: If an override names a field that the task does not have.
@@ -160,7 +142,7 @@ def read_tasks(
     stdin: BinaryIO | None = None,
     *,
     allow_outside_files: bool = False,
-) -> tuple[list[BatchTask], list[BrokenLine]]:
+) -> tuple[list[BatchTask], list[LineBroken]]:
     """Read tasks. Blocks.
 
     Args:
@@ -177,7 +159,7 @@ def read_tasks(
         SettingError: If the source cannot be read at all.
     """
     tasks: dict[str, BatchTask] = {}
-    broken: list[BrokenLine] = []
+    broken: list[LineBroken] = []
     for number, record, folder in _records(source, stdin):
         try:
             if isinstance(record, TaskError):
@@ -186,7 +168,7 @@ def read_tasks(
             if (other := tasks.get(task.id)) is not None:
                 raise TaskError(f"its id {task.id!r} is that of line {other.line}")
         except TaskError as error:
-            broken.append(BrokenLine(number, str(error)))
+            broken.append(LineBroken(line=number, problem=str(error)))
         else:
             tasks[task.id] = task
     return list(tasks.values()), broken
@@ -196,8 +178,7 @@ def _records(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], stdin: BinaryIO | None
 ) -> Iterator[tuple[int, object, Path]]:
     if not isinstance(source, str | os.PathLike):
-        for number, record in enumerate(source, 1):
-            yield number, record, Path()
+        yield from ((number, record, Path()) for number, record in enumerate(source, 1))
         return
     path = Path(source)
     try:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from codeact_team.batch.results import BatchNoted, TaskRetried
 from codeact_team.core.accounting import ModelUsage
 from codeact_team.errors import SettingError
 
 OUT_OF_BUDGET = "the budget of the batch is used up"
-"""The beginning of the reason for which a run is interrupted, and which a higher limit would let resume."""
+"""The beginning of the reason why runs are interrupted that resume with a higher limit."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class CallEnded:
 
     Attributes:
         is_limited: Whether the server refused it because of too many requests.
-        retry_after: Seconds that the server wants to be left alone then, where it says so.
+        retry_after: Seconds for which the server then wants no more, where it says so.
         tokens: How many the call used.
     """
 
@@ -29,37 +30,15 @@ class CallEnded:
     tokens: int = 0
 
 
-@dataclass(frozen=True)
-class RetryPlanned:
-    """A part of a task will be retried after ``seconds``, as its infrastructure failed for ``reason``."""
-
-    reason: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class NoticeLogged:
-    """Something was logged for a person, at the level ``note`` or ``warning``."""
-
-    level: str
-    text: str
-
-
-Report = CallEnded | ModelUsage | RetryPlanned | NoticeLogged
-"""What a worker reports about a job. A usage is that of all calls of its run so far, those from the journal included."""
-_KINDS: dict[str, type[Report]] = {
-    kind.__name__: kind for kind in (CallEnded, ModelUsage, RetryPlanned, NoticeLogged)
-}
+Report = CallEnded | ModelUsage | TaskRetried | BatchNoted
+"""A usage covers all calls of the job's run so far, those from the journal included. The driver emits the events."""
 
 
 class DriverInterface(Protocol):
     """The driver, as its workers call it."""
 
     async def admit(self, job: str) -> str | None:
-        """Wait until a model call may begin. A report of its end, :class:`CallEnded`, has to follow.
-
-        Args:
-            job: The name of the job that makes the call.
+        """Wait until a model call may begin. Its caller has to report the end by :class:`CallEnded`.
 
         Returns:
             Why no model may be called any more; ``None`` if this call may begin.
@@ -67,27 +46,12 @@ class DriverInterface(Protocol):
         ...
 
     async def holds(self, job: str, lease: str) -> bool:
-        """Whether a lease of a job is still the newest.
-
-        Args:
-            job: The name of the job.
-            lease: The lease of its worker, as :attr:`Lease.written` has it.
-        """
+        """Whether a lease of a job, as :attr:`Lease.written` has it, is still the newest."""
         ...
 
     def report(self, job: str, report: Report) -> None:
-        """Take a report about a job; one that is about none has an empty name."""
+        """Take a report about a job."""
         ...
-
-
-def dump_report(report: Report) -> dict[str, Any]:
-    """A report as JSON data."""
-    return {"kind": type(report).__name__, **asdict(report)}
-
-
-def load_report(data: dict[str, Any]) -> Report:
-    """The report that was dumped."""
-    return _KINDS[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})
 
 
 _WINDOW = 60.0
@@ -126,11 +90,8 @@ class BatchLimits:
 class BatchLedger:
     """What the model calls of all tasks have used, and whether they may use more.
 
-    Args:
-        limits: The limits of the batch.
-        currency: The currency of the prices; ``None`` where models have no prices.
-
     Attributes:
+        currency: That of the prices; ``None`` where models have no prices.
         tokens: The number of tokens so far.
     """
 
@@ -176,9 +137,6 @@ class RateLimit:
     """Admits model calls, first come, first served. A server with too many requests makes all of them wait.
 
     After such a pause, half as many calls may be under way as before it, and one more for each call that succeeds.
-
-    Args:
-        limits: The limits of the batch.
     """
 
     def __init__(self, limits: BatchLimits) -> None:

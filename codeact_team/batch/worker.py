@@ -7,20 +7,19 @@ import logging
 import ssl
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from signal import SIGINT
 from typing import Any, Self
 
 from codeact_team.batch.evaluation import matches, objection_of
-from codeact_team.batch.job_configs import JobConfigs, prices_of
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
-from codeact_team.batch.results import ResultFile, TaskOutcome, TaskResult, dump
-from codeact_team.batch.settings import WorkerSettings
+from codeact_team.batch.results import TASK_RESULT, ResultFile, TaskOutcome, TaskResult, TaskRetried
+from codeact_team.batch.settings import JobConfigs, WorkerSettings, prices_of
 from codeact_team.batch.tasks import Job
-from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface, RetryPlanned
+from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface
 from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
@@ -47,71 +46,50 @@ _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 
 
-class Retries:
-    """The retries that a job has left for failures of its infrastructure.
-
-    Args:
-        most: How many it has at first.
-        report: Is called with each retry.
-    """
-
-    def __init__(self, most: int, report: Callable[[RetryPlanned], None]) -> None:
-        self._most = most
-        self._taken = 0
-        self._report = report
-
-    def take(self, reason: str) -> float | None:
-        """Take a retry; returns the seconds to wait before it, or ``None`` if there is none left."""
-        if self._taken >= self._most:
-            return None
-        seconds = min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._taken)
-        self._taken += 1
-        self._report(RetryPlanned(reason, seconds))
-        return seconds
-
-
 class Meter:
-    """An interceptor and a listener of a run: asks the driver to admit each model call, and reports what these use.
+    """An interceptor and a listener of a job's runs: the driver admits each model call, and gets reports of their usage.
 
-    Args:
-        job: The name of the job.
-        driver: Admits the calls.
-        prices: The prices of models.
-        retries: For calls that fail because of their infrastructure.
-        end: Ends the run, with the reason why no model may be called any more.
+    The job has so many ``retries`` for failures of its infrastructure.
     """
 
-    def __init__(
-        self,
-        job: str,
-        driver: DriverInterface,
-        prices: Mapping[str, Price],
-        retries: Retries,
-        end: Callable[[str], None],
-    ) -> None:
+    def __init__(self, job: Job, driver: DriverInterface, prices: Mapping[str, Price], retries: int) -> None:
         self._job = job
         self._driver = driver
         self._prices = prices
-        self._usage = ModelUsage()
         self._retries = retries
-        self._end = end
+        self._taken = 0
+
+    def attach(self, runner: TeamRun) -> None:
+        """Meter a run from its begin on."""
+        self._usage = ModelUsage()
+        self._end = runner.break_off
+        runner.dispatcher.add_innermost(self.intercept)
+        runner.dispatcher.listen(self)
+
+    def take_retry(self, reason: str) -> float | None:
+        """Take a retry and report it; the seconds to wait before it, or ``None`` if none is left."""
+        if self._taken >= self._retries:
+            return None
+        seconds = min(_LONGEST_WAIT, _FIRST_WAIT * 2**self._taken)
+        self._taken += 1
+        job = self._job
+        self._driver.report(
+            job.name, TaskRetried(id=job.task_id, epoch=job.epoch, reason=reason, seconds=seconds)
+        )
+        return seconds
 
     def __call__(self, event: Event) -> None:
         """Report the usage so far. Calls that a journal answers count too, as their driver may be a new one."""
         if isinstance(event, ModelCallEnded) and not event.cached and event.usage is not None:
             self._usage.add(event.model, event.usage, self._prices)
-            self._driver.report(self._job, replace(self._usage))
+            self._driver.report(self._job.name, replace(self._usage))
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """Perform an effect; a model call once the driver admits it.
-
-        Raises:
-            CancelledError: If the driver refuses it; the run ends.
-        """
+        """Perform an effect; a model call once the driver admits it. If it refuses, the run is cancelled."""
         if not isinstance(effect, ModelCall):
             return await do()
         while True:
-            if (refusal := await self._driver.admit(self._job)) is not None:
+            if (refusal := await self._driver.admit(self._job.name)) is not None:
                 self._end(refusal)
                 raise asyncio.CancelledError
             call = CallEnded()
@@ -121,10 +99,10 @@ class Meter:
                 return outcome
             except Exception as error:
                 call = CallEnded(is_limited=is_too_many(error), retry_after=retry_after(error))
-                if not is_of_infrastructure(error) or (wait := self._retries.take(explain(error))) is None:
+                if not is_of_infrastructure(error) or (wait := self.take_retry(explain(error))) is None:
                     raise
             finally:
-                self._driver.report(self._job, call)
+                self._driver.report(self._job.name, call)
             # after too many requests, the driver lets all calls wait
             if not call.is_limited:
                 await asyncio.sleep(wait)
@@ -137,7 +115,7 @@ _READY = 2
 
 
 class Worker:
-    """Runs jobs. An asynchronous context manager, within which it keeps sandboxes ready.
+    """Runs jobs. An asynchronous context manager, within which it keeps sandboxes ready for jobs that begin there.
 
     Args:
         settings: Those of all workers of the batch.
@@ -145,6 +123,8 @@ class Worker:
         directory: Where runs are kept if this machine does not see the directory of the batch.
         end: Ends this process at once, where another worker has taken over one of its runs.
     """
+
+    is_lost = False
 
     def __init__(
         self,
@@ -161,34 +141,28 @@ class Worker:
         self._prices: Mapping[str, Price] = {}
         self._directory = directory or Path(settings.directory)
         self._leases = LeaseFiles(self._directory) if directory is None else None
-        self._pool = SandboxPool(size=_READY)
-        self._shared = ExitStack()
+        self._within = AsyncExitStack()
         self._runners: set[TeamRun] = set()
         self._stopped = asyncio.Event()
 
     async def run(self, job: dict[str, Any], lease: Lease) -> dict[str, Any]:
-        """Run a job to its end, and judge its answer. Whatever goes wrong is in the result.
-
-        Args:
-            job: A :class:`Job`, as JSON data.
-            lease: The right to run it.
+        """Run a :class:`Job`, as JSON data, to its end, and judge its answer. Whatever goes wrong is in the result.
 
         Returns:
             A :class:`TaskResult`, as JSON data.
         """
-        with self._pool.used():
-            return dump(await self._run_with_retries(Job(**job), lease))
+        result = await self._run_with_retries(Job(**job), lease)
+        return TASK_RESULT.dump_python(result, mode="json")
 
     async def __aenter__(self) -> Self:
         # this imports the modules of model clients
         self._prices, _ = prices_of(self._configs.common)
-        self._shared.enter_context(_shared_trust())
-        await self._pool.__aenter__()
+        await self._within.enter_async_context(SandboxPool(size=_READY))
+        self._within.enter_context(_shared_trust())
         return self
 
-    async def __aexit__(self, *failure: Any) -> None:
-        self._shared.close()
-        await self._pool.__aexit__(*failure)
+    async def __aexit__(self, *failure: object) -> None:
+        await self._within.aclose()
 
     def stop(self) -> None:
         """Interrupt all runs in order, so that they can resume later."""
@@ -198,25 +172,25 @@ class Worker:
 
     async def _run_with_retries(self, job: Job, lease: Lease) -> TaskResult:
         held = HeldLease(lease, self._leases, self._driver, self._end)
-        retries = Retries(self._settings.retries, partial(self._driver.report, job.name))
+        meter = Meter(job, self._driver, self._prices, self._settings.retries)
         while True:
             stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.STOPPED)
             if self._stopped.is_set():
                 return stopped
             try:
-                result = await self._run_once(job, retries, held)
+                result = await self._run_once(job, meter, held)
             except Exception as error:  # an unforeseen failure of one task must not end the others
                 logger.debug("a task failed", exc_info=error)
                 is_transient = is_of_infrastructure(error)
                 result = replace(
                     stopped, outcome=TaskOutcome.FAILED, error=explain(error), is_transient=is_transient
                 )
-            if not result.is_transient or (wait := retries.take(result.error or "")) is None:
+            if not result.is_transient or (wait := meter.take_retry(result.error or "")) is None:
                 return result
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
-    async def _run_once(self, job: Job, retries: Retries, held: HeldLease) -> TaskResult:
+    async def _run_once(self, job: Job, meter: Meter, held: HeldLease) -> TaskResult:
         run = LeasedRun(self._directory / "runs" / job.name, held, self._settings.key)
         files = self._directory / "files" / job.name
         await self._until_free(run)
@@ -226,7 +200,7 @@ class Worker:
             # those of an earlier attempt; this one makes them again
             with suppress(FileNotFoundError):
                 remove_named(files)
-            ended = await self._run(job, run, files, retries, held)
+            ended = await self._run(job, run, files, meter, held)
         result = _result(job, ended)
         if result.stop_reason is not None:
             # it may name the directory of the run
@@ -261,11 +235,11 @@ class Worker:
         return replace(result, correct=objection is None, check=objection)
 
     async def _until_free(self, directory: RunDirectory) -> None:
-        """Wait until no process has the journal of a run open, but not for ever."""
+        """Wait until no process has the journal of a run open, but not without end."""
         run = RecordedRun(directory)
         with suppress(TimeoutError):
             async with asyncio.timeout(_DYING):
-                while run.is_running:  # noqa: ASYNC110 - nobody tells when a process of another machine ends
+                while run.is_running:  # noqa: ASYNC110 - no event announces the end of a process of another machine
                     await asyncio.sleep(0.05)
 
     def _finished(self, directory: RunDirectory) -> RunResult | None:
@@ -278,17 +252,15 @@ class Worker:
         return None if last.files_due or (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
 
     async def _run(
-        self, job: Job, run: RunDirectory, files: Path, retries: Retries, held: HeldLease
+        self, job: Job, run: RunDirectory, files: Path, meter: Meter, held: HeldLease
     ) -> RunResult:
         if run.is_begun:
             runner, task = resumed(run, policy=self._settings.policy, out=files)
         else:
             runner, task = TeamRun(self._configs.of(job), record=run, out=files), job.text
-        meter = Meter(job.name, self._driver, self._prices, retries, runner.break_off)
-        runner.dispatcher.add_innermost(meter.intercept)
+        meter.attach(runner)
         # nearest to the effect itself, as a call may have waited long to be admitted
         runner.dispatcher.add_innermost(held.intercept)
-        runner.dispatcher.listen(meter)
         self._runners.add(runner)
         try:
             return await runner.run_once(task, seconds=self._settings.seconds)

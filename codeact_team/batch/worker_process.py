@@ -11,20 +11,19 @@ import logging
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from codeact_team.batch.carrying import PARTS, Arrivals, packed, remove_job
+from codeact_team.batch.carrying import PARTS, Arrivals, remove_job
 from codeact_team.batch.child_process import Message, MessageChannel, connect_to_parent, take_standard_streams
 from codeact_team.batch.leases import Lease, LeaseFiles
-from codeact_team.batch.remote_worker import RemoteDriver
-from codeact_team.batch.settings import WorkerSettings
-from codeact_team.batch.throttle import NoticeLogged
+from codeact_team.batch.remote_worker import RemoteDriver, send_files
+from codeact_team.batch.results import BatchNoted
+from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
 from codeact_team.batch.worker import Worker
+from codeact_team.core.notices import Level, logs_as_notices
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -36,16 +35,24 @@ async def serve(channel: MessageChannel) -> None:
 
     It changes the working directory, the logging and the warnings of this process, and ends the process where the driver
     is gone, or another worker has taken over a job.
-
-    Args:
-        channel: Reaches the driver.
     """
     if (message := await channel.receive()) is None:
         return
-    settings, driver = WorkerSettings.load(message["begin"]), RemoteDriver(channel.send)
-    notices = _Notices(driver)
-    notices.install()
-    with exporting(partial(notices.send, "warning"), without_secrets), _own_directory(settings) as directory:
+    settings, driver = WORKER_SETTINGS.validate_python(message["begin"]), RemoteDriver(channel.send)
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def notify(level: Level, text: str) -> None:
+        report = partial(driver.report, "", BatchNoted(level=level, text=text))
+        if threading.get_ident() == thread:
+            report()
+        else:
+            loop.call_soon_threadsafe(report)
+
+    with (
+        logs_as_notices(notify),
+        exporting(partial(notify, "warning"), without_secrets),
+        _own_directory(settings) as directory,
+    ):
         try:
             async with Worker(settings, driver, directory=directory, end=_end_process) as worker:
                 # the garbage collector need not visit again and again what stays
@@ -81,14 +88,7 @@ def _own_directory(settings: WorkerSettings) -> Generator[Path | None]:
 
 
 class _Service:
-    """Answers the messages of a driver.
-
-    Args:
-        channel: Reaches it.
-        worker: Runs its jobs.
-        driver: Its answers go here.
-        directory: Where runs are kept; ``None`` for the directory of the batch.
-    """
+    """Answers the messages of a driver; ``directory`` is ``None`` where runs are kept in that of the batch."""
 
     def __init__(
         self, channel: MessageChannel, worker: Worker, driver: RemoteDriver, directory: Path | None
@@ -124,9 +124,7 @@ class _Service:
             self._arrivals.settle(name)
         result = await self._worker.run(job, lease)
         if self._directory is not None:
-            for chunk in packed(self._directory, name):
-                self._channel.send({"carried": name, "data": chunk})
-                await self._channel.drained()
+            await send_files(self._channel, self._directory, name)
             remove_job(self._directory, name)
         self._channel.send({"done": name, "result": result})
 
@@ -141,44 +139,6 @@ class _Service:
 
 def _end_process() -> None:
     os._exit(1)
-
-
-class _Notices(logging.Handler):
-    """Sends the driver what this package logs for a person, from whatever thread."""
-
-    def __init__(self, driver: RemoteDriver) -> None:
-        super().__init__(logging.INFO)
-        self._driver = driver
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-
-    def install(self) -> None:
-        """Take over the log records of this package, and the warnings for users."""
-        ours = logging.getLogger("codeact_team")
-        ours.setLevel(logging.INFO)
-        ours.addHandler(self)
-        logging.getLogger().addHandler(logging.NullHandler())
-        warnings.showwarning = self._show_warning
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.send("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())
-
-    def send(self, level: str, text: str) -> None:
-        """Send a notice.
-
-        Args:
-            level: ``note`` or ``warning``.
-            text: For a person.
-        """
-        report: Any = partial(self._driver.report, "", NoticeLogged(level, text))
-        if threading.get_ident() == self._thread:
-            report()
-        else:
-            self._loop.call_soon_threadsafe(report)
-
-    def _show_warning(self, message: Warning | str, category: type[Warning], *_: object) -> None:
-        if issubclass(category, UserWarning):
-            self.send("warning", str(message))
 
 
 async def _serve_parent(incoming: int, outgoing: int) -> None:

@@ -141,9 +141,7 @@ def batch(
     failed, 3 some are parked, until a person has answered, 75 some failed that may succeed later, 129 hung up, 130
     interrupted, 143 terminated.
     """
-    with reported() as screen:
-        if not as_json:
-            screen.work()
+    with reported(working=not as_json) as screen:
         from codeact_team.batch.settings import BatchSettings
         from codeact_team.batch.throttle import BatchLimits
         from codeact_team.cli.batch import batch_command

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
-from codeact_team.cli.conversation import Conversation
-from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.prompts import LineReader, asking_the_person
+from codeact_team.cli.conversation import Conversation, listener_of
+from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Listener
@@ -39,23 +38,13 @@ _KEYS = (
 )
 
 
-def chat_command(
-    screen: Screen,
-    runner: TeamRun,
-    *,
-    as_json: bool,
-    begin: Begin | None = None,
-) -> int:
+def chat_command(screen: Screen, runner: TeamRun, *, as_json: bool, begin: Begin | None = None) -> int:
     """Open a team, run it on one message after the other, print what happens, and return the exit code.
 
-    Args:
-        screen: Where to print.
-        runner: Runs the team.
-        as_json: Whether to print JSON.
-        begin: Is awaited before the first message, and given who listens; returns an exit code if there is to be none.
+    ``begin`` is awaited before the first message, with the listener; it returns an exit code if there is to be none.
     """
-    with_a_person = not as_json and os.isatty(0) and os.isatty(1)
-    listener = JsonLines() if as_json else Conversation(screen, echo=not with_a_person)
+    with_a_person = is_person_there(as_json=as_json)
+    listener = listener_of(screen, as_json=as_json, echo=not with_a_person)
     runner.dispatcher.listen(listener, essential=True)
     chat = _Chat(screen, runner, listener, begin, with_a_person=with_a_person)
     with asking_the_person(screen, as_json=as_json):
@@ -104,7 +93,7 @@ class _Chat:
 
     async def _talk(self) -> None:
         async with self._runner.open():
-            # what cannot start is told before anything is asked
+            # a failure to start is reported before anything is asked
             await self._runner.started()
             self._screen.close()
             if self._begin is not None and (exit_code := await self._begin(self._listener)) is not None:
@@ -116,7 +105,7 @@ class _Chat:
                     return
 
     async def _take(self, text: str) -> bool:
-        """Do what a message asks for, and tell whether the chat goes on."""
+        """Do what a message asks for; returns whether the chat goes on."""
         if text == "/exit" or (self._with_a_person and text in _LEAVING):
             return False
         if (run := _RUN.fullmatch(text)) is not None:
@@ -127,7 +116,7 @@ class _Chat:
             if self._with_a_person:
                 self._screen.wait()
             result = await self._runner.run(text)
-            self._tell_error(result.error, result.exit_code)
+            self._note_error(result.error, result.exit_code)
         return True
 
     async def _run_code(self, code: str) -> None:
@@ -136,12 +125,12 @@ class _Chat:
             self._screen.text(result.output.removesuffix("\n"))
             if result.exit_code:
                 self._screen.text(f"✗ exit code {result.exit_code}", "red")
-        self._tell_error(end.error, 1)
+        self._note_error(end.error, 1)
 
     async def _command(self, name: str) -> None:
         if name == "/reset":
             end = await self._runner.reset()
-            self._tell_error(end.error, 1)
+            self._note_error(end.error, 1)
             if end.came_by_itself:
                 self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
             return
@@ -152,7 +141,7 @@ class _Chat:
         if self._with_a_person:
             self._screen.notice("note", _KEYS, again=True)
 
-    def _tell_error(self, error: str | None, exit_code: int) -> None:
+    def _note_error(self, error: str | None, exit_code: int) -> None:
         if error is not None:
             self._failures.add(exit_code)
             self._screen.notice("error", error, again=True)
@@ -170,10 +159,10 @@ class _Chat:
         return self._prompt.read
 
     def _stop(self, number: Signals) -> bool:
-        """Stop what is going on, and tell whether that is the end of the chat."""
+        """Stop the work; returns whether that is the end of the chat."""
         stopped = self._runner.stop(number)
         if number is SIGINT and self._prompt is not None:
-            # it ends no more than what is going on; while the terminal is asked, Ctrl-C is a key and no signal
+            # it ends the work only; at a prompt, Ctrl-C is a key and no signal
             if not stopped:
                 self._prompt.interrupt()
             return False

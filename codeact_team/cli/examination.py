@@ -1,16 +1,20 @@
-"""Finds out by trial what works on this machine and what a config lacks, and removes what killed runs have left."""
+"""Finds out by trial what works on this machine and what a config lacks, and removes what killed runs have left.
+
+A check is an asynchronous generator of :class:`Check`, which yields each finding at once. No value of the environment
+is in one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from autogen_core.models import ChatCompletionClient
 from pydantic import BaseModel
@@ -27,6 +31,7 @@ from codeact_team.config.models import (
     server_of,
     without_credentials,
 )
+from codeact_team.core.notices import Notify
 from codeact_team.core.providers import schema_of
 from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import EngineError, SandboxError, SettingError
@@ -34,7 +39,6 @@ from codeact_team.executors.confined import ConfinedExecutorConfig
 from codeact_team.executors.docker import DockerExecutorConfig
 from codeact_team.executors.packages.provision import Provision, interpreter_in
 from codeact_team.executors.packages.requirements import Requested
-from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced
@@ -44,6 +48,21 @@ from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned
+
+_LIMITS = {
+    "MemoryLimit": "memory_mib",
+    "SwapLimit": "swap, which counts as memory",
+    "CpuCfsQuota": "cpus",
+    "PidsLimit": "pids",
+}
+"""The names of an engine's limits, and what they are for."""
+_ANSWER_TIMEOUT = 60
+"""Seconds that the Python of an image gets to list its packages."""
+_SHOWN_PACKAGES = 6
+QUICKSTART_NEEDS = "confinement"
+"""The name of the check without which not even the quickstart runs."""
+
+_Settings = TypeVar("_Settings", bound=BaseModel)
 
 
 class State(StrEnum):
@@ -63,101 +82,145 @@ class Check:
     detail: str
     """What was found and, where it does not work, what to do."""
     packages: Mapping[str, str] | None = field(default=None, hash=False)
-    """The Python packages that were found: version by name; ``None`` where nobody looked for any."""
+    """The Python packages that were found: version by name; ``None`` where none were looked for."""
 
 
-Report = Callable[[Check], object]
+async def examine(environ: Mapping[str, str] = os.environ) -> AsyncGenerator[Check]:
+    """Look at everything that a team may need."""
+    yield _host_python()
+    yield await _confinement(ConfinedSandboxConfig(confinement="best_effort"))
+    has_engine = True
+    async for check in _engine([DockerSandboxConfig()], start=True):
+        has_engine = has_engine and (check.name, check.state) != ("engine", State.MISSING)
+        yield check
+    if has_engine:
+        try:
+            names = [orphan.name for orphan in await list_orphans()]
+            yield _left("containers", names, "none is left by a run that was killed")
+        except EngineError as error:
+            yield Check("containers", State.MISSING, str(error))
+    directories = list(map(str, orphaned_directories()))
+    yield _left("directories", directories, "no temporary one is left by a run that was killed")
+    if environ.get("OPENAI_API_KEY"):
+        yield Check("key", State.WORKS, "OPENAI_API_KEY is set")
+    else:
+        advice = "the config `team` reads it, `local-model` needs none"
+        yield Check("key", State.MISSING, f"OPENAI_API_KEY is not set: {advice}")
+    if shipped := ", ".join(shipped_configs()):
+        yield Check("configs", State.WORKS, shipped)
+    else:
+        lost = "the shipped configs are not installed; install the package again"
+        yield Check("configs", State.MISSING, lost)
 
-NAME = "confinement"
+
+async def examine_config(
+    parts: Sequence[PlacedComponent], environ: Mapping[str, str] = os.environ
+) -> AsyncGenerator[Check]:
+    """Find out by trial whether a valid config with these components can run here."""
+    yield _host_python()
+    for check in _clients(parts, environ):
+        yield check
+    confined = _settings(parts, ConfinedExecutorConfig)
+    contained = _settings(parts, DockerExecutorConfig)
+    for settings in confined:
+        yield await _confinement(settings)
+    if contained:
+        async for check in _engine(contained, start=True):
+            yield check
+    for settings in (*confined, *contained):
+        if (packages := await _packages(settings)) is not None:
+            yield packages
 
 
-async def examine_confinement(config: ConfinedSandboxConfig) -> Check:
-    """Find out what is enforced where code runs with these settings."""
+async def missing_for(
+    parts: Sequence[PlacedComponent], environ: Mapping[str, str] = os.environ
+) -> list[Check]:
+    """Find what a config lacks here; nothing is started, but a container engine is asked for its images."""
+    found = list(_clients(parts, environ))
+    if containers := _settings(parts, DockerExecutorConfig):
+        found += [check async for check in _engine(containers, start=False)]
+    return [check for check in found if check.state is not State.WORKS]
+
+
+async def remove_left_behind(notify: Notify) -> None:
+    """Remove what killed runs have left, the containers before the directories that they use."""
+    # where no engine runs, the examination says so
+    with suppress(EngineError):
+        for orphan in await list_orphans():
+            await remove_orphan(orphan)
+            notify(
+                "note", f"removed {orphan.name} ({orphan.image}, {orphan.state}), which {orphan.owner} left"
+            )
+    for directory in orphaned_directories():
+        try:
+            await asyncio.to_thread(remove_orphaned, directory)
+        except OSError as error:
+            notify("warning", f"{directory} cannot be removed: {error.strerror}")
+        else:
+            notify("note", f"removed {directory}")
+    await remove_leftovers()
+
+
+def _host_python() -> Check:
+    return Check("python", State.WORKS, f"{platform.python_version()} on {platform.platform()}")
+
+
+def _left(name: str, orphans: Sequence[str], none: str) -> Check:
+    if not orphans:
+        return Check(name, State.WORKS, none)
+    advice = "`codeact-team doctor --clean` removes them"
+    return Check(name, State.LIMITED, f"left by runs that were killed: {', '.join(orphans)}; {advice}")
+
+
+async def _confinement(config: ConfinedSandboxConfig) -> Check:
+    """What is enforced where code runs with these settings."""
+    name = QUICKSTART_NEEDS
     with TemporaryDirectory() as workspace:
         sandbox = ConfinedSandbox(config, workspace=workspace)
         try:
             await sandbox.start()
         except SandboxError as error:
-            return Check(NAME, State.MISSING, str(error))
+            return Check(name, State.MISSING, str(error))
         finally:
             await sandbox.stop()
-    enforced = [what.value for what in Enforced if what in sandbox.enforced]
-    if sandbox.enforced >= REQUIRED:
-        return Check(
-            NAME,
-            State.WORKS,
-            f"the kernel enforces: {', '.join(enforced)}; {_group(sandbox.ungrouped)}",
+    if not sandbox.enforced >= REQUIRED:
+        missing = ", ".join(each.value for each in Enforced if each not in sandbox.enforced)
+        advice = "code that you do not trust needs Docker, or Linux 6.12 with Landlock"
+        return Check(name, State.LIMITED, f"not enforced: {missing}; {advice}")
+    enforced = ", ".join(each.value for each in Enforced if each in sandbox.enforced)
+    group = "memory, processes and processor time are limited altogether, by a control group"
+    if sandbox.ungrouped:
+        reasons = ", ".join(f"{controller} ({reason})" for controller, reason in sandbox.ungrouped.items())
+        group = (
+            f"not limited altogether, as no control group can be made for it: {reasons}; on a machine with systemd, "
+            "`systemd-run --user --scope codeact-team …` runs where it can"
         )
-    missing = [what.value for what in Enforced if what not in sandbox.enforced]
-    advice = "code that you do not trust needs Docker, or Linux 6.12 with Landlock"
-    return Check(NAME, State.LIMITED, f"not enforced: {', '.join(missing)}; {advice}")
+    return Check(name, State.WORKS, f"the kernel enforces: {enforced}; {group}")
 
 
-def _group(ungrouped: Mapping[str, str]) -> str:
-    if not ungrouped:
-        return "memory, processes and processor time are limited altogether, by a control group"
-    reasons = ", ".join(f"{controller} ({reason})" for controller, reason in ungrouped.items())
-    return (
-        f"not limited altogether, as no control group can be made for it: {reasons}; on a machine with systemd, "
-        "`systemd-run --user --scope codeact-team …` runs where it can"
-    )
-
-
-_LIMITS = {
-    "MemoryLimit": "memory_mib",
-    "SwapLimit": "swap, which counts as memory",
-    "CpuCfsQuota": "cpus",
-    "PidsLimit": "pids",
-}
-"""What an engine says of its limits, and what they are for."""
-_ANSWER_TIMEOUT = 60
-"""Seconds that the Python of an image gets to say which packages it has."""
-_SHOWN_PACKAGES = 6
-
-
-async def examine_engine(report: Report, configs: Iterable[DockerSandboxConfig], *, start: bool) -> bool:
-    """Report what the engine is, and for each of the containers whether it can be started.
-
-    Args:
-        report: Gets each finding.
-        configs: The containers that may be wanted.
-        start: Whether to start a container of each image, and ask its Python what packages it has.
-
-    Returns:
-        Whether there is an engine.
-    """
+async def _engine(configs: Iterable[DockerSandboxConfig], *, start: bool) -> AsyncGenerator[Check]:
+    """The engine, its limits, and the image of each container; ``start`` tries a container of each image."""
     try:
         url = engine_url()
         with closing(await asyncio.to_thread(connect, url)) as client:
             with translated(url):
                 info: dict[str, Any] = await asyncio.to_thread(client.info)
-            report(_engine(url, info))
-            report(_limits(info))
+            options: list[str] = info.get("SecurityOptions") or []
+            rootless = any(option.startswith("name=rootless") for option in options)
+            version, system = info.get("ServerVersion"), info.get("OperatingSystem")
+            kind = "rootless" if rootless else "not rootless"
+            yield Check("engine", State.WORKS, f"{version} at {url}, {kind}, {system}")
+            yield _limits(info)
             for config in configs:
-                report(await _image(client, config, start=start))
+                yield await _image(client, config, start=start)
     except EngineError as error:
         advice = "the configs `team-confined` and `codeact-confined` need none"
-        report(Check("engine", State.MISSING, f"{error}; {advice}"))
-        return False
-    return True
-
-
-def trial_container(config: DockerSandboxConfig) -> DockerSandbox:
-    """A container with these settings, but for what has effects."""
-    harmless = {"pull": "never", "init_command": None, "auto_remove": True, "stop_container": True}
-    return DockerSandbox(config.model_copy(update=harmless))
-
-
-def _engine(url: str, info: Mapping[str, Any]) -> Check:
-    options: list[str] = info.get("SecurityOptions") or []
-    kind = "rootless" if any(option.startswith("name=rootless") for option in options) else "not rootless"
-    version, system = info.get("ServerVersion"), info.get("OperatingSystem")
-    return Check("engine", State.WORKS, f"{version} at {url}, {kind}, {system}")
+        yield Check("engine", State.MISSING, f"{error}; {advice}")
 
 
 def _limits(info: Mapping[str, Any]) -> Check:
     version = f"cgroup version {info.get('CgroupVersion', 'unknown')}"
-    missing = [what for key, what in _LIMITS.items() if not info.get(key)]
+    missing = [limited for key, limited in _LIMITS.items() if not info.get(key)]
     if not missing:
         return Check("limits", State.WORKS, f"memory, processors and processes ({version})")
     advice = "enable these cgroup controllers, or delegate them to the user of a rootless engine"
@@ -175,171 +238,55 @@ async def _image(client: Client, config: DockerSandboxConfig, *, start: bool) ->
             return Check("image", State.MISSING, f"{error}; the config says `pull: never`")
         advice = f"it is pulled on first use; `docker pull {image}` does it now"
         return Check("image", State.LIMITED, f"{image} is not here yet: {advice}")
-    return await _inside(config) if start else Check("image", State.WORKS, f"{image} is here")
-
-
-async def _inside(config: DockerSandboxConfig) -> Check:
-    """Start a container with these settings, and look what its Python has."""
-    sandbox = trial_container(config)
+    if not start:
+        return Check("image", State.WORKS, f"{image} is here")
     try:
-        async with sandbox, asyncio.timeout(_ANSWER_TIMEOUT):
+        async with _trial_container(config) as sandbox, asyncio.timeout(_ANSWER_TIMEOUT):
             try:
                 python = await interpreter_in(sandbox)
             except SandboxError:
-                return Check("image", State.WORKS, f"{config.image} is here; it has no Python that answers")
+                return Check("image", State.WORKS, f"{image} is here; it has no Python that answers")
     except TimeoutError:
-        told = f"{config.image} is here; its Python does not answer within {_ANSWER_TIMEOUT} s"
-        return Check("image", State.LIMITED, told)
+        late = f"{image} is here; its Python does not answer within {_ANSWER_TIMEOUT} s"
+        return Check("image", State.LIMITED, late)
     except SandboxError as error:
-        return Check(
-            "image", State.MISSING, f"{config.image} is here, but no container of it starts: {error}"
-        )
+        return Check("image", State.MISSING, f"{image} is here, but no container of it starts: {error}")
     packages = dict(python.packages)
-    return Check("image", State.WORKS, f"{config.image} is here: {python}; {_listed(packages)}", packages)
-
-
-def _listed(packages: Mapping[str, str]) -> str:
     named = ", ".join(f"{name} {version}" for name, version in [*packages.items()][:_SHOWN_PACKAGES])
-    more = len(packages) - _SHOWN_PACKAGES
-    if more > 0:
-        return f"packages: {named} and {more} more"
-    return f"packages: {named}" if packages else "no packages"
+    more = f" and {len(packages) - _SHOWN_PACKAGES} more" if len(packages) > _SHOWN_PACKAGES else ""
+    listed = f"packages: {named}{more}" if packages else "no packages"
+    return Check("image", State.WORKS, f"{image} is here: {python}; {listed}", packages)
 
 
-async def examine_packages(config: ExecutorConfig, make_sandbox: Callable[[Path], Sandbox]) -> Check | None:
-    """Find out whether the packages of an executor are on this machine; nothing is got. ``None`` if it asks for none.
+def _trial_container(config: DockerSandboxConfig) -> DockerSandbox:
+    """A container with these settings, except for those with effects."""
+    harmless = {"pull": "never", "init_command": None, "auto_remove": True, "stop_container": True}
+    return DockerSandbox(config.model_copy(update=harmless))
 
-    Args:
-        config: The executor's settings.
-        make_sandbox: Makes its sandbox, which may use the given directory as its workspace.
-    """
+
+async def _packages(config: ConfinedExecutorConfig | DockerExecutorConfig) -> Check | None:
+    """Whether the packages of an executor are on this machine; none is installed. ``None`` if it asks for none."""
+
+    def make_sandbox(workspace: Path) -> Sandbox:
+        if isinstance(config, DockerExecutorConfig):
+            return _trial_container(config)
+        return ConfinedSandbox(config, workspace=workspace)
+
     file = config.packages_file
     try:
         requested = Requested(tuple(config.packages), None if file is None else Path(file))
         layer = await Provision(requested, make_sandbox).found() if requested else None
     except EngineError:
-        # of which the engine's own findings tell
+        # the engine has a finding of its own
         return None
     except (SandboxError, SettingError) as error:
         return Check("packages", State.MISSING, str(error))
     if not requested:
         return None
     if layer is None:
-        told = "this machine gets them on first use, for which it needs a package index"
-        return Check("packages", State.LIMITED, f"{requested}: {told}")
+        later = "this machine gets them on first use, for which it needs a package index"
+        return Check("packages", State.LIMITED, f"{requested}: {later}")
     return Check("packages", State.WORKS, f"{requested}: here, with what they need", layer.packages)
-
-
-QUICKSTART_NEEDS = NAME
-"""The check without which not even the quickstart runs."""
-
-
-async def examine(report: Report, environ: Mapping[str, str] = os.environ) -> None:
-    """Look at everything that a team may need, and report each finding at once. No value of ``environ`` is told."""
-    report(host_python())
-    report(await examine_confinement(ConfinedSandboxConfig(confinement="best_effort")))
-    if await examine_engine(report, [DockerSandboxConfig()], start=True):
-        report(await _containers())
-    directories = list(map(str, orphaned_directories()))
-    report(_left("directories", directories, "no temporary one is left by a run that was killed"))
-    report(_key(environ))
-    report(_configs())
-
-
-async def clean(notify: Callable[[Literal["note", "warning"], str], object]) -> None:
-    """Remove what killed runs have left, the containers before the directories that they use."""
-    # where there is no engine, the examination says so
-    with suppress(EngineError):
-        for orphan in await list_orphans():
-            await remove_orphan(orphan)
-            notify(
-                "note", f"removed {orphan.name} ({orphan.image}, {orphan.state}), which {orphan.owner} left"
-            )
-    for directory in orphaned_directories():
-        try:
-            await asyncio.to_thread(remove_orphaned, directory)
-        except OSError as error:
-            notify("warning", f"{directory} cannot be removed: {error.strerror}")
-        else:
-            notify("note", f"removed {directory}")
-    await remove_leftovers()
-
-
-def host_python() -> Check:
-    """The Python that runs this, and the machine."""
-    return Check("python", State.WORKS, f"{platform.python_version()} on {platform.platform()}")
-
-
-async def _containers() -> Check:
-    try:
-        names = [orphan.name for orphan in await list_orphans()]
-    except EngineError as error:
-        return Check("containers", State.MISSING, str(error))
-    return _left("containers", names, "none is left by a run that was killed")
-
-
-def _left(what: str, orphans: Sequence[str], none: str) -> Check:
-    if not orphans:
-        return Check(what, State.WORKS, none)
-    advice = "`codeact-team doctor --clean` removes them"
-    return Check(what, State.LIMITED, f"left by runs that were killed: {', '.join(orphans)}; {advice}")
-
-
-def _key(environ: Mapping[str, str]) -> Check:
-    if environ.get("OPENAI_API_KEY"):
-        return Check("key", State.WORKS, "OPENAI_API_KEY is set")
-    advice = "the config `team` reads it, `local-model` needs none"
-    return Check("key", State.MISSING, f"OPENAI_API_KEY is not set: {advice}")
-
-
-def _configs() -> Check:
-    if shipped := ", ".join(shipped_configs()):
-        return Check("configs", State.WORKS, shipped)
-    return Check("configs", State.MISSING, "the shipped configs are not installed; install the package again")
-
-
-_Settings = TypeVar("_Settings", bound=BaseModel)
-
-
-async def examine_config(
-    parts: Sequence[PlacedComponent], report: Report, environ: Mapping[str, str] = os.environ
-) -> None:
-    """Find out by trial whether a config can run here, and report each finding at once.
-
-    Args:
-        parts: The components of the config, which is valid.
-        report: Gets each finding. No value of ``environ`` is told.
-        environ: Where keys are looked for.
-    """
-    report(host_python())
-    for check in _clients(parts, environ):
-        report(check)
-    confined = _settings(parts, ConfinedExecutorConfig)
-    contained = _settings(parts, DockerExecutorConfig)
-    for settings in confined:
-        report(await examine_confinement(settings))
-    if contained:
-        await examine_engine(report, contained, start=True)
-    for settings in (*confined, *contained):
-        if (packages := await examine_packages(settings, _trial(settings))) is not None:
-            report(packages)
-
-
-def _trial(settings: ConfinedExecutorConfig | DockerExecutorConfig) -> Callable[[Path], Sandbox]:
-    """What makes a sandbox with these settings, to look what its Python is."""
-    if isinstance(settings, DockerExecutorConfig):
-        return lambda _: trial_container(settings)
-    return lambda workspace: ConfinedSandbox(settings, workspace=workspace)
-
-
-async def missing_for(
-    parts: Sequence[PlacedComponent], environ: Mapping[str, str] = os.environ
-) -> list[Check]:
-    """Find what a config lacks here; nothing is started, but a container engine is asked for its images."""
-    found = list(_clients(parts, environ))
-    if containers := _settings(parts, DockerExecutorConfig):
-        await examine_engine(found.append, containers, start=False)
-    return [check for check in found if check.state is not State.WORKS]
 
 
 def _settings(parts: Sequence[PlacedComponent], kind: type[_Settings]) -> list[_Settings]:
@@ -356,31 +303,30 @@ def _clients(parts: Sequence[PlacedComponent], environ: Mapping[str, str]) -> It
     found: dict[Check, None] = {}
     for part in parts:
         if issubclass(part.component, ChatCompletionClient):
-            found |= dict.fromkeys([*_model(part, environ), *_missing_key(part, environ)])
+            found |= dict.fromkeys([*_model(part, environ), *_key(part, environ)])
     # models before keys, each once
     return iter(sorted(found, key=lambda check: check.name, reverse=True))
 
 
 def _model(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
+    model, at = part.config.get("model"), ""
     if asks_no_model(part.component):
         yield Check("model", State.WORKS, "none is asked: the answers are recorded")
-    # what only wraps another client has none
-    elif isinstance(model := part.config.get("model"), str):
-        yield _named_model(model, part, environ)
-
-
-def _named_model(model: str, part: PlacedComponent, environ: Mapping[str, str]) -> Check:
-    at = ""
+        return
+    if not isinstance(model, str):
+        # a client that only wraps another one
+        return
     if (server := server_of(part.component, part.config, environ)) is not None:
         if (url := without_credentials(server)) is None:
-            return Check("model", State.MISSING, f"{model} has no server: {NO_URL}")
+            yield Check("model", State.MISSING, f"{model} has no server: {NO_URL}")
+            return
         at = f" at {url}"
     info = part.config.get("model_info") or listed_info(part.component, part.config)
     able = f", with {abilities(info) or 'text alone'}" if info else ""
-    return Check("model", State.WORKS, f"{model}{at}{able}")
+    yield Check("model", State.WORKS, f"{model}{at}{able}")
 
 
-def _missing_key(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
+def _key(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:
     variables = key_variables(part.component.__name__, part.config)
     if missing := missing_key(part.component, part.config, environ):
         yield Check("key", State.MISSING, missing)

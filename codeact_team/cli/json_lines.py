@@ -1,18 +1,19 @@
-"""A run, told to a program: one JSON object per line."""
+"""The events of a run or a batch for programs: one JSON object per line."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from pydantic import JsonValue
 
 from codeact_team.agents.observations import RESULT_KEY
+from codeact_team.batch.results import BatchResult
 from codeact_team.core.effects import Event
 from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, dump
 from codeact_team.core.execution import PICTURES_KEY, Artifact
@@ -44,9 +45,11 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def _line(event: Event) -> dict[str, Any]:
-    line = dump(event)
+    line: dict[str, Any] = {**dump(event)}
     if isinstance(event, MessageSent):
         line["message"] = _without_bytes(line["message"])
+    elif isinstance(event, BatchResult):
+        line |= {"left": event.left, "exit_code": event.exit_code}
     elif isinstance(error := line.get("error"), str):
         # a server that refuses a key quotes it
         line["error"] = without_secrets(error)
@@ -76,19 +79,14 @@ def _result(result: RunResult) -> dict[str, Any]:
 
 
 def _without_bytes(value: JsonValue) -> JsonValue:
-    """A message with references in place of pictures, and without what an event tells of the code's result."""
+    """A message with references in place of pictures, and without the code's result, which has events."""
     if isinstance(value, list):
         return [_without_bytes(item) for item in value]
     if not isinstance(value, dict):
         return value
     data = value.get("data")
-    if len(value) == 1 and isinstance(data, str) and (picture := _decoded(data)).startswith(_PNG):
-        return asdict(ArtifactReference.of(Artifact("image/png", picture)))
+    if len(value) == 1 and isinstance(data, str):
+        with suppress(ValueError):
+            if (picture := base64.b64decode(data, validate=True)).startswith(_PNG):
+                return asdict(ArtifactReference.of(Artifact("image/png", picture)))
     return {key: _without_bytes(item) for key, item in value.items() if key not in (RESULT_KEY, PICTURES_KEY)}
-
-
-def _decoded(data: str) -> bytes:
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return b""

@@ -23,12 +23,11 @@ class MessagePrompt:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
+        keys = KeyBindings()
+        keys.add("enter")(_send)
+        keys.add("escape", "enter")(_begin_line)
         self._session: PromptSession[str] = PromptSession(
-            _MARK,
-            multiline=True,
-            prompt_continuation="  ",
-            history=_history(screen),
-            key_bindings=_keys(),
+            _MARK, multiline=True, prompt_continuation="  ", history=_history(screen), key_bindings=keys
         )
 
     async def read(self) -> str | None:
@@ -37,7 +36,7 @@ class MessagePrompt:
         self._screen.text("")
         while True:
             try:
-                # Ctrl-C is a key here, and a signal from elsewhere has one handler for the whole chat
+                # Ctrl-C is a key here, and the chat has its own handler of signals
                 return await self._session.prompt_async(handle_sigint=False, set_exception_handler=False)
             except EOFError:
                 return None
@@ -58,18 +57,12 @@ class MessagePrompt:
             store_typeahead(app.input, [KeyPress(Keys.SIGINT)])
 
 
-def _keys() -> KeyBindings:
-    keys = KeyBindings()
+def _send(event: KeyPressEvent) -> None:
+    event.current_buffer.validate_and_handle()
 
-    @keys.add("enter")
-    def send(event: KeyPressEvent) -> None:
-        event.current_buffer.validate_and_handle()
 
-    @keys.add("escape", "enter")
-    def begin_line(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return keys
+def _begin_line(event: KeyPressEvent) -> None:
+    event.current_buffer.insert_text("\n")
 
 
 def _history(screen: Screen) -> History:

@@ -84,9 +84,9 @@ AllowUnsafe = Annotated[
     typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
 ]
 RUNS = Path(".codeact-team", "runs")
+"""Where runs are kept, below the working directory."""
 RECORD_MIB = 1024
 """As ``codeact_team.runs.journal.blobs`` has it, which takes long to import."""
-"""Where runs are kept, below the working directory."""
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
@@ -122,15 +122,15 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print the answer onl
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def reported() -> AbstractContextManager[Screen]:
-    """Within it, what goes wrong is told on the screen, and ends the command."""
+def reported(*, working: bool = False) -> AbstractContextManager[Screen]:
+    """As :func:`codeact_team.cli.screen.reported`, which takes long to import."""
     from codeact_team.cli.screen import reported
 
-    return reported()
+    return reported(working=working)
 
 
 def traced(screen: Screen) -> AbstractContextManager[None]:
-    """Within it, what happens is sent to where traces go, if they go anywhere."""
+    """Within it, spans are exported if the environment asks for them."""
     from codeact_team.core.redaction import without_secrets
     from codeact_team.telemetry.exporting import exporting
 
@@ -145,9 +145,22 @@ def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
 
 
 def changes_of(
-    single: list[str] | None, model: str | None, base_url: str | None, data: list[str] | None = None
+    single: list[str] | None,
+    model: str | None = None,
+    base_url: str | None = None,
+    data: list[str] | None = None,
 ) -> list[str | ForEvery]:
-    """What is changed in a config."""
-    from codeact_team.cli.overrides import overrides_of
+    """The changes to a config, as :func:`codeact_team.load_config` takes them."""
+    from autogen_core.code_executor import CodeExecutor
+    from autogen_core.models import ChatCompletionClient
 
-    return overrides_of(single, model=model, base_url=base_url, data=data)
+    from codeact_team.config.overrides import ForEvery
+
+    changes: list[str | ForEvery] = [*(single or ())]
+    if model is not None:
+        changes.append(ForEvery(ChatCompletionClient, "model", model, "--model"))
+    if base_url is not None:
+        changes.append(ForEvery(ChatCompletionClient, "base_url", base_url, "--base-url"))
+    if data:
+        changes.append(ForEvery(CodeExecutor, "data", [*data], "--data"))
+    return changes

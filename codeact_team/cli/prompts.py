@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import stat
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.text import Text
@@ -34,8 +36,8 @@ class LineReader:
 
     def __init__(self) -> None:
         mode = os.fstat(0).st_mode
-        # what else there is, such as a file, can be read at once, and does not say so
-        self._says_when = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)
+        # a file can be read at once, and an event loop cannot wait for it
+        self._is_awaited = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)
         self._complete: deque[bytes] = deque()
         self._begun = b""
         self._ended = False
@@ -43,8 +45,13 @@ class LineReader:
     async def read(self) -> str | None:
         """The next line; ``None`` at the end."""
         while not self._complete and not self._ended:
-            if self._says_when:
-                await self._readable()
+            if self._is_awaited:
+                loop, readable = asyncio.get_running_loop(), asyncio.Event()
+                loop.add_reader(0, readable.set)
+                try:
+                    await readable.wait()
+                finally:
+                    loop.remove_reader(0)
             data = os.read(0, _READ_BYTES)
             *complete, self._begun = (self._begun + data).split(b"\n")
             self._complete += complete
@@ -57,21 +64,9 @@ class LineReader:
             return None
         return decode(self._complete.popleft(), "a message from standard input")
 
-    async def _readable(self) -> None:
-        loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(0, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(0)
-
 
 def read_file(path: Path, what: str) -> str:
-    """The text in a file that a person names.
-
-    Args:
-        path: The file.
-        what: What it is, for errors.
+    """The text in a file; ``what`` names it in errors.
 
     Raises:
         SettingError: If it cannot be read, is larger than a text may be, or is no UTF-8 text.
@@ -108,22 +103,22 @@ _HINT = "y allows it, n does not (a reason may follow), a allows it always; Ctrl
 _PAGE_HINT = (
     "there is more to read before it can be allowed: Enter shows it, n denies it; Ctrl-C stops the work"
 )
-_SHORTEST_PAGE, _LINES_BESIDE_A_PAGE = 5, 4
-"""Lines. Beside a page there are the headline, the prompt, and what a hint takes."""
+_SHORTEST_PAGE, _LINES_AROUND_A_PAGE = 5, 4
+"""Lines. Around a page are the headline, the prompt, and a hint."""
 
 
-@contextmanager
-def asking_the_person(screen: Screen, *, as_json: bool) -> Generator[None]:
-    """Let the person at the terminal approve; where there is none, or a program reads the output, nobody is asked."""
-    if as_json or not (os.isatty(0) and os.isatty(1)):
-        yield
-        return
-    with asking(ApprovalPrompt(screen)):
-        yield
+def is_person_there(*, as_json: bool) -> bool:
+    """Whether a person at a terminal can be asked, and no program reads the output."""
+    return not as_json and os.isatty(0) and os.isatty(1)
+
+
+def asking_the_person(screen: Screen, *, as_json: bool) -> AbstractContextManager[object]:
+    """Within it, the person at the terminal approves, if there is one."""
+    return asking(ApprovalPrompt(screen)) if is_person_there(as_json=as_json) else nullcontext()
 
 
 class ApprovalPrompt:
-    """Asks one thing at a time. What others print meanwhile comes after the answer."""
+    """Asks one thing at a time. Output of others waits for the answer."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -150,18 +145,18 @@ class ApprovalPrompt:
         except EOFError:
             return Answer(False)
         except KeyboardInterrupt:
-            # Ctrl-C is a key while somebody is asked; it is meant for the whole run, which cancels this
+            # at a prompt, Ctrl-C is a key; it is meant for the whole run, which cancels this
             signal.raise_signal(signal.SIGINT)
             return await asyncio.get_running_loop().create_future()
 
     async def _read(self, question: Question, say: Say) -> Answer | None:
-        """Show what is asked, a page at a time, so that nothing of it leaves the screen unread; what denies it ahead of its end."""
+        """Show the question a page at a time, so that nothing of it leaves the screen unread; an answer before its end denies."""
         language = question.name if question.kind == "code" else None
         # there may be as many lines as characters
         lines = await asyncio.to_thread(lambda: [*self._screen.quoted(question.details, language)])
         if question.reason:
             lines.append(Text(question.shown_reason, "yellow"))
-        size = max(_SHORTEST_PAGE, self._screen.height - _LINES_BESIDE_A_PAGE)
+        size = max(_SHORTEST_PAGE, self._screen.height - _LINES_AROUND_A_PAGE)
         for start in range(0, len(lines), size):
             if start:
                 prompt = f"{start} of {len(lines)} lines shown. Enter for more, n no > "
@@ -177,19 +172,21 @@ def _read_turn(text: str) -> bool | None:
     return True if not text.strip() or (answer is not None and not answer.allowed) else None
 
 
-async def _enter(prompt: str, read: Callable[[str], object] | None = None, hint: str = "") -> str:
-    """Let the person enter a line; only what can be read, and was typed after the prompt, if ``read`` is given."""
+async def _enter(
+    prompt: str, read: Callable[[str], object] | None = None, hint: str = "", *, erase: bool = True
+) -> str:
+    """Let the person enter a line; if ``read`` is given, only one that it can read, and that was typed after the prompt."""
     # it takes a tenth of a second to import, and most runs do not need it
     from prompt_toolkit import PromptSession
     from prompt_toolkit.input.typeahead import clear_typeahead
     from prompt_toolkit.validation import Validator
 
-    session: PromptSession[str] = PromptSession(erase_when_done=True, validate_while_typing=False)
+    session: PromptSession[str] = PromptSession(erase_when_done=erase, validate_while_typing=False)
     if read is not None:
         session.validator = Validator.from_callable(
             lambda text: read(text) is not None, error_message=hint, move_cursor_to_end=True
         )
-        # what was typed before the question was there was not meant for it
+        # earlier input was not meant for this question
         termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
         clear_typeahead(session.input)
     return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
@@ -207,73 +204,42 @@ def _say(say: Say, question: Question, answer: Answer) -> None:
 
 _MOST_SHOWN = 64 << 10
 """Characters of a task or a config that a person can be expected to read."""
+_YES_OR_NO = re.compile(r"\s*(y|yes|n|no)\s*", re.IGNORECASE)
 
 
 def confirming(screen: Screen, *, as_json: bool) -> Confirm | None:
-    """Who confirms runs; ``None`` where no person is there, or a program reads the output."""
-    if as_json or not (os.isatty(0) and os.isatty(1)):
-        return None
-    return _Prompt(screen)
+    """A function that lets a person confirm a foreign run; ``None`` where none is there."""
+    return partial(_confirm, screen) if is_person_there(as_json=as_json) else None
 
 
-class _Prompt:
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-
-    def __call__(self, run: ForeignRun) -> Collection[str] | None:
-        self._show(run)
-        if not self._asked("Go on with this run? y yes, n no > "):
-            return None
-        return [
-            name
-            for name in run.names
-            if self._asked(
-                f"Give {all_visible(name)} of this machine to its code and its models? y yes, n no > "
-            )
-        ]
-
-    def _show(self, run: ForeignRun) -> None:
-        screen, task, config = self._screen, run.about.task or "", run.config or ""
-        if len(task) > _MOST_SHOWN or len(config) > _MOST_SHOWN:
-            raise JournalError(
-                f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine, and its task or config is too long "
-                "to be confirmed"
-            )
-        screen.begin_line()
-        screen.notice(
-            "warning",
-            f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine, or was changed since. Whoever has written "
-            "it chooses what code runs, what your tools are called with, and what counts as approved",
-        )
-        screen.text("── its task", "bold yellow")
-        screen.quote(all_visible(task), None)
-        if run.config is not None:
-            screen.text("── its config", "bold yellow")
-            screen.quote(all_visible(config), "yaml")
-        if run.wanted:
-            screen.text("── it asks for", "bold yellow")
-            screen.quote(all_visible("\n".join(run.wanted)), None)
-
-    def _asked(self, prompt: str) -> bool:
-        try:
-            return asyncio.run(_ask(prompt)).strip().lower() in ("y", "yes")
-        except (EOFError, KeyboardInterrupt):
-            return False
-
-
-async def _ask(prompt: str) -> str:
-    # it takes a tenth of a second to import, and most runs do not need it
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.input.typeahead import clear_typeahead
-    from prompt_toolkit.validation import Validator
-
-    session: PromptSession[str] = PromptSession(validate_while_typing=False)
-    session.validator = Validator.from_callable(
-        lambda text: text.strip().lower() in ("y", "yes", "n", "no"),
-        error_message="y allows it, n does not",
-        move_cursor_to_end=True,
+def _confirm(screen: Screen, run: ForeignRun) -> Collection[str] | None:
+    task, config = run.about.task or "", run.config or ""
+    not_yours = f"the run in {readable(str(run.directory.path))} was not recorded by you on this machine"
+    if len(task) > _MOST_SHOWN or len(config) > _MOST_SHOWN:
+        raise JournalError(f"{not_yours}, and its task or config is too long to be confirmed")
+    screen.begin_line()
+    screen.notice(
+        "warning",
+        f"{not_yours}, or was changed since. Whoever has written it chooses what code runs, what your tools are called "
+        "with, and what counts as approved",
     )
-    # what was typed before the question was there was not meant for it
-    termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
-    clear_typeahead(session.input)
-    return await session.prompt_async(prompt)
+    screen.text("── its task", "bold yellow")
+    screen.quote(all_visible(task), None)
+    if run.config is not None:
+        screen.text("── its config", "bold yellow")
+        screen.quote(all_visible(config), "yaml")
+    if run.wanted:
+        screen.text("── it asks for", "bold yellow")
+        screen.quote(all_visible("\n".join(run.wanted)), None)
+    if not _agrees("Go on with this run? y yes, n no > "):
+        return None
+    question = "Give {} of this machine to its code and its models? y yes, n no > "
+    return [name for name in run.names if _agrees(question.format(all_visible(name)))]
+
+
+def _agrees(prompt: str) -> bool:
+    try:
+        text = asyncio.run(_enter(prompt, _YES_OR_NO.fullmatch, "y allows it, n does not", erase=False))
+    except (EOFError, KeyboardInterrupt):
+        return False
+    return text.strip().lower().startswith("y")

@@ -12,14 +12,13 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
-from codeact_team.cli.conversation import AnswerOnly, Conversation
-from codeact_team.cli.json_lines import JsonLines
+from codeact_team.cli.conversation import AnswerOnly, listener_of
 from codeact_team.cli.prompts import asking_the_person, read_file, read_standard_input
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core import atomic_files as whole_files
 from codeact_team.core.atomic_files import Directory, NewFile
-from codeact_team.core.effects import Event, Listener
+from codeact_team.core.effects import Event
 from codeact_team.core.events import RunBegan
 from codeact_team.core.files import parent_of
 from codeact_team.core.visibility import readable
@@ -32,9 +31,9 @@ _ANSWER = "the answer"
 
 @contextmanager
 def answer_file(path: Path) -> Generator[Callable[[str], None]]:
-    """What writes the answer to a file, all at once or not at all.
+    """Yields a function that writes the answer to a file, all at once or not at all.
 
-    What the path means is settled here: code that may change the directory meanwhile leads the answer nowhere else.
+    The path is resolved here: code that may change the directory meanwhile does not lead the answer to another one.
 
     Raises:
         SettingError: If no file can be written there, at the beginning; or at the end, if that has changed.
@@ -45,30 +44,30 @@ def answer_file(path: Path) -> Generator[Callable[[str], None]]:
         yield partial(_write, path, directory, name)
 
 
+def _write(path: Path, directory: Directory, name: str, answer: str) -> None:
+    content = answer if answer.endswith("\n") else f"{answer}\n"
+    with _explained(path, _ANSWER), parent_of(path) as (now, _):
+        if not os.path.samestat(os.fstat(now), os.fstat(directory.top)):
+            raise OSError(errno.ESTALE, "its directory was replaced by another while the run worked")
+        with directory.new_file(name) as file:
+            file.write(content.encode(errors="replace"))
+            file.replace()
+
+
 @contextmanager
 def whole_file(path: Path, what: str, *, replace: bool = True) -> Generator[NewFile]:
     """A file that is there at the end of this, unless something fails within it.
 
     Args:
-        path: Where. There may be a file, which it replaces then, and nothing else.
-        what: What is written, for errors.
-        replace: Whether it may replace that.
+        path: Its path. A file of that name is replaced, and nothing else.
+        what: The content, for errors.
+        replace: Whether it may replace a file.
 
     Raises:
         SettingError: If it cannot be written.
     """
     with _explained(path, what), whole_files.whole_file(path, replace=replace) as file:
         yield file
-
-
-def _write(path: Path, directory: Directory, name: str, answer: str) -> None:
-    content = answer if answer.endswith("\n") else f"{answer}\n"
-    with _explained(path, _ANSWER), parent_of(path) as (now, _):
-        if not os.path.samestat(os.fstat(now), os.fstat(directory.top)):
-            raise OSError(errno.ESTALE, "its directory was replaced by another while the run worked")
-    with _explained(path, _ANSWER), directory.new_file(name) as file:
-        file.write(content.encode(errors="replace"))
-        file.replace()
 
 
 @contextmanager
@@ -79,8 +78,8 @@ def _explained(path: Path, what: str) -> Generator[None]:
         raise SettingError(f"{what} cannot be written to {path}: {error.strerror}") from error
 
 
-class GoingOn:
-    """A listener that knows at the end of a run how it goes on."""
+class ResumeHint:
+    """A listener that knows at the end of a run how to resume it."""
 
     def __init__(self) -> None:
         self._record: str | None = None
@@ -88,30 +87,27 @@ class GoingOn:
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
-        match event:
-            case RunBegan():
-                self._record = None if event.bypassing_parts else event.record
-                self._result = None
-            case RunResult():
-                self._result = event
-            case _:
-                pass
+        if isinstance(event, RunBegan):
+            self._record = None if event.bypassing_parts else event.record
+            self._result = None
+        elif isinstance(event, RunResult):
+            self._result = event
 
     def redelivery(self, option: str) -> str:
-        """What to do for what could not be delivered, for a person, after what is said of that; by an option of resume."""
+        """The end of an error about something that was not delivered: the command that tries again, by an option."""
         if self._record is None:
             return ""
         return f"; to try again: codeact-team resume {shlex.quote(readable(self._record))} {option}"
 
-    def advice(self, record: str | None = None, *, of_program: bool = False) -> str | None:
-        """What to do for it, for a person; ``None`` where there is nothing to do.
+    def text(self, record: str | None = None, *, of_program: bool = False) -> str | None:
+        """How a person resumes the run; ``None`` where that makes no sense.
 
         Args:
-            record: Where it is kept now, if that is not where it was kept then.
+            record: Its directory, if it was moved.
             of_program: Whether a program gives the team its tasks.
         """
         ending = None if self._result is None else self._result.ending
-        # of one that is parked, the questions are told
+        # a parked run has printed its questions
         if self._record is None or ending in (RunEnding.ACCEPTED, RunEnding.PARKED):
             return None
         if of_program:
@@ -141,12 +137,13 @@ def run_command(
         raise SettingError("--json prints all events, and --quiet the answer only: leave one of them out")
     # before the answer, which may be written there, too
     runner.files.make()
-    runner.dispatcher.listen(_listener(screen, as_json=as_json, quiet=quiet), essential=True)
-    runner.dispatcher.listen(resume_hint := GoingOn())
+    listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, answer_last=True)
+    runner.dispatcher.listen(listener, essential=True)
+    runner.dispatcher.listen(resume_hint := ResumeHint())
     with answer_file(output) if output is not None else nullcontext() as write:
 
         def deliver(result: RunResult) -> None:
-            # what is printed is delivered once it is out of this process
+            # printed text is delivered once it is out of this process
             sys.stdout.flush()
             if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
                 try:
@@ -158,27 +155,21 @@ def run_command(
 
         with asking_the_person(screen, as_json=as_json):
             result = asyncio.run(stoppable_run(runner, task, seconds, deliver))
-        tell_what_stopped(screen, result)
+        print_end(screen, result)
     if result.files_due:
         lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
         screen.notice("error", f"{lacking} not copied{resume_hint.redelivery('--out DIR')}")
-    if not (as_json or quiet) and (advice := resume_hint.advice()) is not None:
-        screen.notice("note", advice)
+    if not (as_json or quiet) and (hint := resume_hint.text()) is not None:
+        screen.notice("note", hint)
     return result.exit_code
 
 
-def tell_what_stopped(screen: Screen, result: RunResult) -> None:
-    """Print what has stopped a run, if it did not end by itself."""
+def print_end(screen: Screen, result: RunResult) -> None:
+    """Print why a run has ended, if it did not end by itself."""
     if result.signal is not None:
         screen.notice("error", ENDED_BY[result.signal])
     if result.error is not None:
         screen.notice("error", result.error)
-
-
-def _listener(screen: Screen, *, as_json: bool, quiet: bool) -> Listener:
-    if as_json:
-        return JsonLines()
-    return AnswerOnly(screen) if quiet else Conversation(screen, answer_last=True)
 
 
 async def stoppable_run(

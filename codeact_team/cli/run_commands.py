@@ -1,9 +1,9 @@
-"""The commands that are about runs that are kept."""
+"""The commands that run a team."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -12,7 +12,11 @@ from codeact_team.cli.options import (
     RUNS,
     Allow,
     AllowUnsafe,
+    BaseUrl,
+    Config,
+    Data,
     Json,
+    Model,
     Out,
     Output,
     Overrides,
@@ -27,6 +31,67 @@ from codeact_team.cli.options import (
     reported,
     traced,
 )
+
+
+def run(
+    config: Config,
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="TASK", help="What to do; - reads it from standard input."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the task from a file.")
+    ] = None,
+    overrides: Overrides = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    data: Data = None,
+    allow: Allow = None,
+    allow_unsafe: AllowUnsafe = False,
+    timeout: Timeout = None,
+    output: Output = None,
+    out: Out = None,
+    run_dir: RunDir = RUNS,
+    no_record: Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")] = False,
+    record_mib: RecordMib = RECORD_MIB,
+    sync: Sync = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a team, or a single agent, on a task.
+
+    Without TASK, a config that brings its own task along, such as quickstart, runs that.
+
+    The work is accepted if its review says so. Where nobody reviews, the last code must have succeeded, or a CodeAct
+    agent must have come to its answer. That a limit has ended the team proves nothing.
+
+    The answer is printed last. Without acceptance that is the best answer so far, and says so.
+
+    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 3 parked, until a person has answered, 75 the
+    model's server is not there or overloaded, and the same command may succeed later, 129 hung up, 130 interrupted, 143
+    terminated.
+    """
+    with reported(working=not (as_json or quiet) and task != "-") as screen:
+        from codeact_team.cli.run import read_task, run_command
+        from codeact_team.runs.run import TeamRun
+
+        wanted = read_task(task, file)
+        changes = changes_of(overrides, model, base_url, data)
+        policy = policy_of(allow, allow_unsafe)
+        with traced(screen):
+            runner = TeamRun(
+                config,
+                overrides=changes,
+                policy=policy,
+                out=out,
+                record=None if no_record else run_dir,
+                record_mib=record_mib,
+                sync=sync,
+            )
+            code = run_command(
+                screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+            )
+        raise typer.Exit(code)
 
 
 def resume(
@@ -52,16 +117,14 @@ def resume(
 
     Exit codes: as those of run.
     """
-    with reported() as screen:
-        if not (as_json or quiet):
-            screen.work()
+    with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.run import run_command
         from codeact_team.runs.journal.run_directory import find_run
         from codeact_team.runs.resuming import resumed
 
         with traced(screen):
-            changes = changes_of(overrides, None, None)
+            changes = changes_of(overrides)
             policy = policy_of(allow, allow_unsafe)
             runner, task = resumed(
                 find_run(run, run_dir),
@@ -113,9 +176,7 @@ def replay(
 
     Exit codes: 0 as recorded, 1 not, 2 bad input or environment, 129 hung up, 130 interrupted, 143 terminated.
     """
-    with reported() as screen:
-        if not (as_json or quiet):
-            screen.work()
+    with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.recorded_runs import replay_command, replay_until_command
         from codeact_team.runs.journal.run_directory import find_run
@@ -126,7 +187,7 @@ def replay(
             replayed(
                 find_run(run, run_dir),
                 config=config,
-                overrides=changes_of(overrides, None, None),
+                overrides=changes_of(overrides),
                 policy=policy_of(allow, allow_unsafe),
                 until=until,
                 beyond_workspace=beyond_workspace,
@@ -140,137 +201,29 @@ def replay(
         raise typer.Exit(code)
 
 
-def answer(
-    run: Run,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ANSWER",
-            help="yes, no, no with a reason, or always; any text where a text is asked for, - reads it from standard input.",
-        ),
-    ] = None,
-    question: Annotated[
-        int | None,
-        typer.Option(
-            "-n", "--question", metavar="N", help="The number of the question, if several are open."
-        ),
-    ] = None,
-    run_dir: RunDir = RUNS,
+def chat(
+    config: Config,
+    overrides: Overrides = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    data: Data = None,
+    allow: Allow = None,
+    allow_unsafe: AllowUnsafe = False,
     as_json: Json = False,
 ) -> None:
-    """Answer a question for which a run was parked, so that resume goes on with it. Without ANSWER, show what is asked.
+    """Talk to a team, or a single agent, that remembers what was before.
 
-    Exit codes: 0, and 2 if the run waits for no such answer.
+    Where standard input is no terminal, each of its lines is a message.
+
+    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 75 as 1, but
+    the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
-    with reported() as screen:
-        from codeact_team.cli.recorded_runs import answer_command
-        from codeact_team.runs.journal.run_directory import find_run
+    with reported(working=not as_json) as screen:
+        from codeact_team.cli.chat import chat_command
+        from codeact_team.runs.run import TeamRun
 
-        raise typer.Exit(
-            answer_command(screen, find_run(run, run_dir), words or (), question, as_json=as_json)
-        )
-
-
-def runs(
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATE",
-            help="Only those that are running, accepted, not-accepted, failed, stopped, parked, crashed or damaged. Repeatable.",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only those with this text in their task.")
-    ] = None,
-    older_than: Annotated[
-        float | None,
-        typer.Option(metavar="DAYS", min=0, help="Only those that have not gone on for so many days."),
-    ] = None,
-    beyond: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Only those that do not fit into this size, such as 2GB, with all that began later.",
-        ),
-    ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove those that are listed, but none that is running.")
-    ] = False,
-    run_dir: RunDir = RUNS,
-    as_json: Json = False,
-) -> None:
-    """List the runs that are kept, the last one first.
-
-    Of each what has become of it, how often code ran, tokens, cost where prices are known, time and task.
-    """
-    with reported() as screen:
-        from codeact_team.cli.recorded_runs import Wanted, runs_command
-
-        wanted = Wanted(tuple(state or ()), task, older_than, beyond)
-        raise typer.Exit(runs_command(screen, run_dir, wanted, prune=prune, as_json=as_json))
-
-
-def show(
-    run: Run,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what happens, until the run has ended.")
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a page for a browser instead, which needs no other file and no network.",
-        ),
-    ] = None,
-    run_dir: RunDir = RUNS,
-    as_json: Json = False,
-) -> None:
-    """Show a run as it looked when it ran.
-
-    With --json its events, as run --json prints them, but not in pieces.
-
-    Exit codes: 0, and 2 if there is no such run, or what is kept of it is damaged: what is before that is shown.
-    """
-    with reported() as screen:
-        from codeact_team.cli.show import show_command
-        from codeact_team.runs.journal.run_directory import find_run
-
-        code = show_command(screen, find_run(run, run_dir), follow=follow, as_json=as_json, html=html)
+        changes = changes_of(overrides, model, base_url, data)
+        with traced(screen):
+            runner = TeamRun(config, overrides=changes, policy=policy_of(allow, allow_unsafe))
+            code = chat_command(screen, runner, as_json=as_json)
         raise typer.Exit(code)
-
-
-def export(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            help="Ids of runs, or how these begin; last for the last one; or their directories.",
-        ),
-    ],
-    to: Annotated[
-        Literal["inspect"], typer.Option("--to", help="For what: inspect, a viewer of logs of agents.")
-    ] = "inspect",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="What to write, an .eval or a .json file; without it logs/ID.eval, ID being the first run's.",
-        ),
-    ] = None,
-    run_dir: RunDir = RUNS,
-) -> None:
-    """Write runs that were kept as a log for Inspect: `inspect view` then shows all that happened in them.
-
-    Each run is a sample: its model calls, code and output, calls of tools, approvals and verdicts. It is scored by whether
-    its work was accepted. Needs the extra `inspect`.
-
-    Exit codes: 0 written, 2 not.
-    """
-    with reported() as screen:
-        # Inspect takes seconds to import
-        screen.work()
-        from codeact_team.cli.show import export_command
-
-        export_command(screen, runs, run_dir, output)

@@ -1,4 +1,4 @@
-"""What is written to the terminal, and errors in words."""
+"""The terminal of a command, and its errors in words."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import logging
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EIO
 from functools import partial
 from signal import SIGINT, SIGPIPE
-from typing import Literal
 
 import typer
 from rich.console import Console, ConsoleOptions
@@ -24,6 +22,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from codeact_team.cli.signals import output_terminals, silence
+from codeact_team.core.notices import Level, logs_as_notices
 from codeact_team.core.visibility import CONTINUED, EDGE, edge_breaks, is_lexed_quickly, visible
 
 _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
@@ -31,7 +30,7 @@ _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
 
 def highlighted(code: str, language: str) -> Text:
     """``code`` in the colours of its language, where these do not take long."""
-    if not is_lexed_quickly(code, language):
+    if not code or not is_lexed_quickly(code, language):
         return Text(code)
     # tabs stay: the terminal knows how wide they are
     text = Syntax("", language, theme="ansi_dark", background_color="default", tab_size=0).highlight(code)
@@ -42,25 +41,19 @@ def highlighted(code: str, language: str) -> Text:
 
 
 def highlighted_prose(text: str) -> Text:
-    """``text`` with the code in its fences in colours. Nothing is left out; what runs is decided elsewhere."""
-    told, code, fence, language = Text(), "", "", ""
+    """``text``, all of it, with the code in its fences in colours; what runs does not depend on this."""
+    shown, code, fence, language = Text(), "", "", ""
     for line in text.splitlines(keepends=True):
         found = _FENCE.match(line)
         if fence and (found is None or not found["run"].startswith(fence)):
             code += line
             continue
-        told.append_text(_code(code, language)).append(line)
+        shown.append_text(highlighted(code, language)).append(line)
         code = ""
         if found is not None:
             fence, language = ("", "") if fence else (found["run"], found["label"])
-    return told.append_text(_code(code, language))
+    return shown.append_text(highlighted(code, language))
 
-
-def _code(code: str, language: str) -> Text:
-    return highlighted(code, language) if code else Text()
-
-
-Level = Literal["note", "warning", "error"]
 
 _STYLES: dict[Level, str] = {"note": "dim", "warning": "bold yellow", "error": "bold red"}
 _LONGEST_HIGHLIGHTED = 50_000
@@ -126,24 +119,24 @@ class Screen:
         self._print(highlighted_prose(visible(text)))
 
     def notice(self, level: Level, text: str, *, again: bool = False) -> None:
-        """Tell something beside the output; the same thing once only, unless it may be told ``again``."""
+        """Print a notice on standard error; the same one only once, unless it may be printed ``again``."""
         if text in self._notices and not again:
             return
         self._notices.add(text)
         label = "" if level == "note" else f"{level}: "
-        told = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
-        self._show(partial(self._err.print, told, soft_wrap=True))
+        notice = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
+        self._show(partial(self._err.print, notice, soft_wrap=True))
 
     def begin_line(self) -> None:
-        """Let what is printed next begin on a new line."""
+        """Begin a new line, unless the last one has ended."""
         if self._is_mid_line:
             self.text("")
 
     @contextmanager
     def held(self) -> Generator[Callable[[Text], None]]:
-        """Keep everything back meanwhile, so that nothing can pass for what a person is being asked.
+        """Hold all output back meanwhile, so that nothing can pass for what a person is being asked.
 
-        What is given prints a line all the same. Needs a running event loop.
+        Yields a function that prints a line all the same. Needs a running event loop.
         """
         self.close()
         self._held = []
@@ -172,14 +165,7 @@ class Screen:
         self.close()
         if not self._can_show_work:
             return None
-        progress = Progress(
-            *columns,
-            console=self._out,
-            transient=True,
-            expand=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        progress = self._progress(*columns, expand=True)
         self._show_now(progress.start)
         return progress
 
@@ -202,7 +188,7 @@ class Screen:
     def _print_now(self, text: Text, *, end: str = "\n") -> None:
         if printed := f"{text.plain}{end}":
             self._is_mid_line = not printed.endswith("\n")
-        # lines are as long as they are: the terminal wraps them, and what is copied has no breaks of ours
+        # the terminal wraps long lines, so that copied text has no breaks of ours
         self._out.print(text if text.spans else _Plain(text, end), end=end, soft_wrap=True)
 
     def _show(self, show: Callable[[], None]) -> None:
@@ -223,12 +209,20 @@ class Screen:
             silence(*gone)
 
     def _show_work(self) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}", style="dim"), TimeElapsedColumn())
-        self._working = Progress(
-            *columns, console=self._out, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
+        description = TextColumn("{task.description}", style="dim")
+        self._working = self._progress(SpinnerColumn(), description, TimeElapsedColumn())
         self._working.add_task("working")
         self._show_now(self._working.start)
+
+    def _progress(self, *columns: ProgressColumn, expand: bool = False) -> Progress:
+        return Progress(
+            *columns,
+            console=self._out,
+            transient=True,
+            expand=expand,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
 
 
 class _Plain:
@@ -250,34 +244,6 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-_MAX_CHARS = 100_000
-"""How much of a text is shown; the rest is counted."""
-
-
-class LiveText:
-    """A text that comes in pieces; the message of that id, if it is known, will have all of it."""
-
-    def __init__(self, source: str, message_id: str | None) -> None:
-        self.source, self.message_id = source, message_id
-        self.at_line_start = True
-        self.left_out = 0
-        self._room = _MAX_CHARS
-        self._after_return = False
-
-    def take(self, piece: str) -> str:
-        """What of ``piece`` to show."""
-        if self._after_return and piece.startswith("\n"):
-            # the second half of a line break, whose first half has ended the line already
-            piece = piece[1:]
-        self._after_return = piece.endswith("\r")
-        shown = piece[: self._room]
-        self._room -= len(shown)
-        self.left_out += len(piece) - len(shown)
-        if shown:
-            self.at_line_start = shown.endswith(("\n", "\r"))
-        return shown
-
-
 logger = logging.getLogger(__name__)
 
 _BAD_INPUT = 2
@@ -285,16 +251,22 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @contextmanager
-def reported() -> Generator[Screen]:
-    """A screen for a command; what goes wrong in it is printed there, in one message, and becomes an exit code."""
+def reported(*, working: bool = False) -> Generator[Screen]:
+    """A screen for a command; what goes wrong in it is printed there, in one message, and becomes an exit code.
+
+    Args:
+        working: Whether it shows at once that work goes on: imports take a second or two.
+    """
     screen = Screen()
-    with _told_on(screen):
+    with logs_as_notices(screen.notice, debugging=bool(os.environ.get("CODEACT_TEAM_DEBUG"))):
         try:
+            if working:
+                screen.work()
             yield screen
         except (typer.Exit, typer.Abort):
             raise
         except BrokenPipeError:
-            # whoever read the output has enough; what is buffered has nowhere to go when the interpreter ends
+            # the reader has enough, and the buffer cannot be written when the interpreter ends
             silence(sys.stdout)
             raise typer.Exit(128 + SIGPIPE) from None
         except KeyboardInterrupt:
@@ -311,45 +283,9 @@ def reported() -> Generator[Screen]:
 
 
 def _why_nothing_is_printed(error: Exception) -> str | None:
-    """Why standard output cannot be written, such as to a file on a full disk, if that is what has failed."""
-    # what else is written says where
+    """Why standard output cannot be written, such as to a file on a full disk, if that has failed."""
+    # an error of another file has its name
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
         return None
     silence(sys.stdout)
     return f"standard output cannot be written: {error.strerror}"
-
-
-@contextmanager
-def _told_on(screen: Screen) -> Generator[None]:
-    """Print what this package logs, and the warnings meant for users; nothing of what others log."""
-    debugging = bool(os.environ.get("CODEACT_TEAM_DEBUG"))
-    root, ours = logging.getLogger(), logging.getLogger("codeact_team")
-    # where the root has no handler, Python prints others' warnings itself
-    for_all = logging.StreamHandler() if debugging else logging.NullHandler()
-    for_us = _NoticeHandler(screen)
-    level = ours.level
-    root.addHandler(for_all)
-    ours.setLevel(logging.DEBUG if debugging else logging.INFO)
-    ours.addHandler(for_us)
-
-    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
-        if issubclass(category, UserWarning):
-            screen.notice("warning", str(message))
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        try:
-            yield
-        finally:
-            ours.removeHandler(for_us)
-            ours.setLevel(level)
-            root.removeHandler(for_all)
-
-
-class _NoticeHandler(logging.Handler):
-    def __init__(self, screen: Screen) -> None:
-        super().__init__(logging.INFO)
-        self._screen = screen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._screen.notice("warning" if record.levelno >= logging.WARNING else "note", record.getMessage())

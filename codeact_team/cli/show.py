@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from codeact_team.cli.conversation import Conversation
-from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.run import GoingOn, tell_what_stopped, whole_file
+from codeact_team.cli.conversation import listener_of
+from codeact_team.cli.run import ResumeHint, print_end, whole_file
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockEnded, Output
@@ -34,43 +34,46 @@ def show_command(
     if html is not None and (follow or as_json):
         raise SettingError("--html writes a page of what has happened: leave --follow and --json out")
     run = RecordedRun(directory)
-    # says what is wrong with it
+    # raises if it cannot be read
     _ = run.about
     if html is not None:
-        _write(screen, run, html)
-    else:
-        resume_hint = GoingOn()
-        asyncio.run(_print_run(screen, run, resume_hint, follow=follow, as_json=as_json))
-        if not as_json:
-            _tell_state(screen, KeptRun.read(directory), resume_hint)
+        _write_page(screen, run, html)
+        return 0
+    resume_hint = ResumeHint()
+    asyncio.run(_print_run(screen, run, resume_hint, follow=follow, as_json=as_json))
+    if as_json:
+        return 0
+    kept = KeptRun.read(directory)
+    if kept.state is RunState.RUNNING:
+        screen.notice("note", "the run goes on; --follow shows what happens as it does")
+        return 0
+    if kept.state is RunState.CRASHED:
+        screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
+    of_program = kept.about is not None and kept.about.task is None
+    if (hint := resume_hint.text(str(directory.path), of_program=of_program)) is not None:
+        screen.notice("note", hint)
     return 0
 
 
 async def _print_run(
-    screen: Screen, run: RecordedRun, resume_hint: GoingOn, *, follow: bool, as_json: bool
+    screen: Screen, run: RecordedRun, resume_hint: ResumeHint, *, follow: bool, as_json: bool
 ) -> None:
-    listener = JsonLines() if as_json else Conversation(screen, answer_last=True)
+    listener = listener_of(screen, as_json=as_json, answer_last=True)
     async with aclosing(run.follow() if follow else _recorded(run)) as events:
         async for event in events:
             resume_hint(event)
-            if (
-                isinstance(event, BlockEnded)
-                and event.message_id is not None
-                and event.output
-                and not as_json
-            ):
-                # it came in pieces, which are not recorded
-                listener(
-                    Output(
-                        agent=event.agent,
-                        text=event.output,
-                        message_id=event.message_id,
-                        parent=event.parent,
+            match event:
+                case BlockEnded(message_id=str(), output=str() as output) if output and not as_json:
+                    # it came in pieces, which are not recorded
+                    piece = Output(
+                        agent=event.agent, text=output, message_id=event.message_id, parent=event.parent
                     )
-                )
+                    listener(piece)
+                case _:
+                    pass
             listener(event)
             if isinstance(event, RunResult) and not as_json:
-                tell_what_stopped(screen, event)
+                print_end(screen, event)
 
 
 async def _recorded(run: RecordedRun) -> AsyncGenerator[Event]:
@@ -78,18 +81,7 @@ async def _recorded(run: RecordedRun) -> AsyncGenerator[Event]:
         yield event
 
 
-def _tell_state(screen: Screen, run: KeptRun, resume_hint: GoingOn) -> None:
-    if run.state is RunState.RUNNING:
-        screen.notice("note", "the run goes on; --follow shows what happens as it does")
-        return
-    if run.state is RunState.CRASHED:
-        screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
-    of_program = run.about is not None and run.about.task is None
-    if (advice := resume_hint.advice(str(run.directory.path), of_program=of_program)) is not None:
-        screen.notice("note", advice)
-
-
-def _write(screen: Screen, run: RecordedRun, path: Path) -> None:
+def _write_page(screen: Screen, run: RecordedRun, path: Path) -> None:
     about, damages = run.about, list[JournalError]()
 
     def whole() -> Iterator[Event]:
@@ -99,21 +91,19 @@ def _write(screen: Screen, run: RecordedRun, path: Path) -> None:
             damages.append(error)
 
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(about.began))
-    title = cut(" ".join((run.task or "").split()), _MAX_TITLE) or about.id
     facts = {
         "Run": about.id,
         "Config": about.config,
         "Began": began,
         "Version": about.versions.get("codeact-team", ""),
     }
-    state = KeptRun.read(run.directory).state.value
     with whole_file(path, "the page") as file:
         write_page(
             lambda text: file.write(text.encode()),
             whole(),
             run.artifact,
-            title=title,
-            state=state,
+            title=cut(" ".join((run.task or "").split()), _MAX_TITLE) or about.id,
+            state=KeptRun.read(run.directory).state.value,
             facts=facts,
         )
     if damages:
@@ -123,24 +113,13 @@ def _write(screen: Screen, run: RecordedRun, path: Path) -> None:
 
 
 _LOGS = Path("logs")
-"""Where Inspect's viewer looks if it is told nothing."""
+"""Where Inspect's viewer looks by default."""
 _ENDINGS = (".eval", ".json")
-_PIECE = 1 << 20
 _INSTALL = "logs for Inspect need inspect-ai: pip install 'codeact-team[inspect]'"
 
 
 def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Path | None) -> None:
-    """Write a log of runs for Inspect, and tell where it is.
-
-    Args:
-        screen: Where that is told.
-        names: The runs; one that is named twice is in it once.
-        runs: The directory that keeps them.
-        output: The file; by default one that is named after the first of them.
-
-    Raises:
-        CodeActTeamError: If a run cannot be read, the file cannot be written, or a package is missing.
-    """
+    """Write a log of the named runs for Inspect, each once, to ``output`` or a file named after the first of them."""
     if output is not None and output.suffix not in _ENDINGS:
         raise SettingError(f"a log for Inspect ends in {' or '.join(_ENDINGS)}, and {output} does not")
     found = {directory.path: directory for directory in (find_run(name, runs) for name in names)}
@@ -151,7 +130,7 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Pat
         if (error.name or "").partition(".")[0] != "inspect_ai":
             raise
         raise SettingError(_INSTALL) from error
-    # by the name of the directory, which the person knows: the id in it is whoever's who wrote that
+    # by the name of the directory, which the person knows: the id in it comes from its writer
     file = output or _LOGS / f"{chosen[0].directory.path.resolve().name}.eval"
     with TemporaryDirectory() as passing:
         # Inspect's writer follows links
@@ -163,8 +142,7 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Pat
         except OSError as error:
             raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
         with whole_file(file, "the log") as whole, log.open("rb") as written:
-            while piece := written.read(_PIECE):
-                whole.write(piece)
+            shutil.copyfileobj(written, whole)
     for problem in problems:
         screen.notice("warning", problem)
     screen.text(str(file))

@@ -12,15 +12,15 @@ from signal import SIGHUP, SIGINT, SIGTERM, Signals
 from typing import TextIO
 
 ENDED_BY = {SIGINT: "interrupted", SIGTERM: "terminated", SIGHUP: "hung up"}
-"""The signals, and how it is told that one has ended a command."""
+"""The signals that end a command, and the words for it."""
 
 
 @contextmanager
 def handling_signals(stop: Callable[[Signals], bool]) -> Generator[list[Signals]]:
-    """Call ``stop`` with each signal that may end the command, until it says that the command ends by it.
+    """Call ``stop`` with each signal that may end the command, until it returns that the command ends by it.
 
-    That one is in the list. From then on these signals are ignored for good, so that nothing cuts short what is done at
-    the end. Needs a running event loop.
+    The yielded list then has that signal. From then on these signals are ignored, so that nothing cuts the clean-up
+    short. Needs a running event loop.
     """
     loop, ended_by = asyncio.get_running_loop(), list[Signals]()
     terminals = output_terminals()
@@ -47,12 +47,12 @@ def handling_signals(stop: Callable[[Signals], bool]) -> Generator[list[Signals]
 
 
 def output_terminals() -> list[TextIO]:
-    """The streams that print on a terminal; once it is gone, they no longer say so."""
+    """The streams that print on a terminal; once it is gone, ``isatty`` is false."""
     return [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
 
 def silence(*streams: TextIO) -> None:
-    """Let what is still printed there go nowhere."""
+    """Discard further output of these streams."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())

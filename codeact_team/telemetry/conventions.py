@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
-from opentelemetry.util.types import AttributeValue
 from pydantic import JsonValue
 
 from codeact_team.core.redaction import map_texts
-
-Attributes = Mapping[str, AttributeValue]
 
 OPERATION = "gen_ai.operation.name"
 AGENT = "gen_ai.agent.name"
@@ -65,23 +63,25 @@ def as_text(value: JsonValue, clean: Callable[[str], str]) -> str:
     return json.dumps(map_texts(value, clean), ensure_ascii=False)
 
 
-def asked(request: JsonValue) -> dict[str, JsonValue]:
-    """What the span of an effect holds of its request, where that is wanted."""
+def input_of(request: JsonValue) -> dict[str, JsonValue]:
+    """The contents that the span of an effect has of its request."""
     match request:
         case {"messages": list() as messages, "model": _}:
-            given = [_input_message(cast("dict[str, Any]", message)) for message in messages]
-            return {INPUT_MESSAGES: given}
+            return {INPUT_MESSAGES: [_input_message(cast("dict[str, Any]", message)) for message in messages]}
         case {"tool": _, "arguments": arguments}:
             return {ARGUMENTS: arguments}
         case _:
             return {}
 
 
-def answered(request: JsonValue, outcome: JsonValue) -> dict[str, JsonValue]:
-    """What the span of an effect holds of its outcome, where that is wanted."""
+def output_of(request: JsonValue, outcome: JsonValue) -> dict[str, JsonValue]:
+    """The contents that the span of an effect has of its outcome."""
     match request:
         case {"messages": list(), "model": _}:
-            return {OUTPUT_MESSAGES: [_output_message(cast("dict[str, Any]", outcome))]}
+            result = cast("dict[str, Any]", outcome)
+            reason = finish_reason_of(result["finish_reason"])
+            message: JsonValue = {"role": "assistant", "parts": _parts(result), "finish_reason": reason}
+            return {OUTPUT_MESSAGES: [message]}
         case {"tool": _, "arguments": _}:
             return {RESULT: outcome}
         case _:
@@ -94,16 +94,14 @@ def text_message(role: str, text: str) -> JsonValue:
 
 
 def _input_message(message: Mapping[str, Any]) -> JsonValue:
-    """A message that a model is given, from the JSON of AutoGen's."""
-    if (role := _ROLES.get(message["type"])) is None:
-        return {"role": "tool", "parts": [_tool_response(result) for result in message["content"]]}
-    return {"role": role, "parts": _parts(message)}
-
-
-def _output_message(result: Mapping[str, Any]) -> JsonValue:
-    """What a model has answered, from the JSON of AutoGen's ``CreateResult``."""
-    reason = finish_reason_of(result["finish_reason"])
-    return {"role": "assistant", "parts": _parts(result), "finish_reason": reason}
+    """A message for a model, from the JSON of AutoGen's."""
+    if (role := _ROLES.get(message["type"])) is not None:
+        return {"role": role, "parts": _parts(message)}
+    parts: list[JsonValue] = [
+        {"type": "tool_call_response", "id": result["call_id"], "response": result["content"]}
+        for result in message["content"]
+    ]
+    return {"role": "tool", "parts": parts}
 
 
 def _parts(message: Mapping[str, Any]) -> list[JsonValue]:
@@ -117,22 +115,9 @@ def _part(item: str | Mapping[str, Any]) -> JsonValue:
     if isinstance(item, str):
         return {"type": "text", "content": item}
     if "arguments" in item:
-        return {
-            "type": "tool_call",
-            "id": item["id"],
-            "name": item["name"],
-            "arguments": _loaded(item["arguments"]),
-        }
+        arguments = item["arguments"]
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+        return {"type": "tool_call", "id": item["id"], "name": item["name"], "arguments": arguments}
     # its bytes are of no use in a trace
     return {"type": "image", "base64_characters": len(item.get("data", ""))}
-
-
-def _tool_response(result: Mapping[str, Any]) -> JsonValue:
-    return {"type": "tool_call_response", "id": result["call_id"], "response": result["content"]}
-
-
-def _loaded(text: str) -> JsonValue:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -44,32 +44,31 @@ def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
 def exporting(warn: Callable[[str], None], clean: Callable[[str], str]) -> Generator[None]:
     """Within it, the process has a tracer provider, if the variables ask for one; at the end the last spans are sent.
 
-    A provider that is there already is left alone, and so are its spans.
+    A provider that exists already is left alone, and so are its spans.
 
     Args:
-        warn: Is told what is in the way, once, in words.
+        warn: Is called with a problem, once, in words.
         clean: Takes credentials out of a text.
     """
-    if not is_wanted():
-        yield
-        return
-    try:
-        provider = _set_provider()
-    except ImportError:
-        warn(f"the environment asks for traces (OTEL_…), which need more: {_INSTALL}")
-        provider = None
-    except Exception as error:
-        warn(f"there will be no traces: {clean(_short(str(error)))}")
-        provider = None
+    provider: TracerProvider | None = None
+    if is_wanted():
+        try:
+            provider = _set_provider()
+        except ImportError:
+            warn(f"the environment asks for traces (OTEL_…), which need more: {_INSTALL}")
+        except Exception as error:
+            warn(f"there will be no traces: {clean(_short(str(error)))}")
     if provider is None:
         yield
         return
-    with _hearing() as failures:
-        try:
-            yield
-        finally:
-            if (reason := _send_the_rest(provider, failures)) is not None:
-                warn(f"not all traces could be sent: {clean(_short(reason))}")
+    failures, theirs = _Failures(), logging.getLogger("opentelemetry")
+    theirs.addHandler(failures)
+    try:
+        yield
+    finally:
+        if (reason := _send_the_rest(provider, failures)) is not None:
+            warn(f"not all traces could be sent: {clean(_short(reason))}")
+        theirs.removeHandler(failures)
 
 
 def _set_provider() -> TracerProvider | None:
@@ -81,7 +80,7 @@ def _set_provider() -> TracerProvider | None:
     if not isinstance(get_tracer_provider(), ProxyTracerProvider):
         return None
     named = {"service.name": "codeact-team", **OTELResourceDetector().detect().attributes}
-    # at the end it would wait longer than anybody does
+    # at the end it would wait too long
     provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
     for name in _exporter_names():
         found = entry_points(group="opentelemetry_traces_exporter", name=name)
@@ -124,9 +123,7 @@ def _without_contents(span: ReadableSpan) -> ReadableSpan:
         parent=span.parent,
         resource=span.resource,
         attributes=_plain_attributes(span.attributes),
-        events=[
-            Event(event.name, _plain_attributes(event.attributes), event.timestamp) for event in span.events
-        ],
+        events=[Event(each.name, _plain_attributes(each.attributes), each.timestamp) for each in span.events],
         links=span.links,
         kind=span.kind,
         status=Status(span.status.status_code),
@@ -149,40 +146,31 @@ def _exporter_names() -> Sequence[str]:
 
 
 class _Failures(logging.Handler):
-    """What the exporters and their queue complain of: they have no other way to tell."""
+    """Collects the failures of exporters and their queue, which only log them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.last: str | None = None
-        self.told = SimpleQueue[bool]()
+        self.ended = SimpleQueue[bool]()
+        """Gets false for each failure, and true when all is sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.last = record.getMessage()
-        self.told.put(False)
-
-
-@contextmanager
-def _hearing() -> Generator[_Failures]:
-    failures, theirs = _Failures(), logging.getLogger("opentelemetry")
-    theirs.addHandler(failures)
-    try:
-        yield failures
-    finally:
-        theirs.removeHandler(failures)
+        self.ended.put(False)
 
 
 def _send_the_rest(provider: TracerProvider, failures: _Failures) -> str | None:
-    """Send what is left, and tell why not all of it arrived, if so. An interrupt ends the wait."""
+    """Send the last spans; returns why not all have arrived, if so. An interrupt ends the wait."""
 
     def work() -> None:
         provider.shutdown()
-        failures.told.put(True)
+        failures.ended.put(True)
 
     sender = threading.Thread(target=work, daemon=True, name="codeact-team last spans")
     end = time.monotonic() + _PATIENCE
     try:
         sender.start()
-        while not failures.told.get(timeout=max(0, end - time.monotonic())):
+        while not failures.ended.get(timeout=max(0, end - time.monotonic())):
             end = min(end, time.monotonic() + _PATIENCE_AFTER_FAILURE)
     except Empty:
         return failures.last or f"their receiver did not take them in {_PATIENCE:g} s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from weakref import WeakSet
 
 from codeact_team.core.effects import Dispatcher, current_dispatcher
@@ -18,25 +18,27 @@ Clean = Callable[[str], str]
 """Takes credentials out of a text."""
 
 _CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The conventions' variable for spans that hold texts of models, code and tools."""
 _WANTED = ("true", "span_only", "span_and_event")
 
 _traced: WeakSet[Dispatcher] = WeakSet()
 
 
 def trace(dispatcher: Dispatcher, clean: Clean, workflow: str = "") -> None:
-    """Make spans of the effects of a dispatcher, if the process has a tracer provider now; else leave it as it is.
+    """Make spans of the effects of a dispatcher, once, if the process has a tracer provider now.
 
     Args:
-        dispatcher: The dispatcher; to do so again changes nothing.
-        clean: Used on whatever models, code and tools say, where spans are to hold that.
-        workflow: The name of what runs.
+        dispatcher: The dispatcher.
+        clean: Takes credentials out of the texts of models, code and tools, where spans are to hold these.
+        workflow: The name of the team or the program.
     """
     if dispatcher in _traced or not _has_provider():
         return
     from codeact_team.telemetry.tracing import Tracing
 
     _traced.add(dispatcher)
-    tracing = Tracing(workflow, clean if wants_contents() else None)
+    wants_contents = os.environ.get(_CONTENTS, "").strip().lower() in _WANTED
+    tracing = Tracing(workflow, clean if wants_contents else None)
     dispatcher.listen(tracing)
     dispatcher.add_innermost(tracing.intercept)
 
@@ -47,20 +49,11 @@ def traced(clean: Clean, workflow: str = "") -> Generator[None]:
 
     Its arguments are those of :func:`trace`.
     """
-    if (dispatcher := current_dispatcher()) is not None:
-        trace(dispatcher, clean, workflow)
-        yield
-    elif _has_provider():
-        with Dispatcher() as dispatcher:
+    current = current_dispatcher()
+    with nullcontext(current) if current is not None or not _has_provider() else Dispatcher() as dispatcher:
+        if dispatcher is not None:
             trace(dispatcher, clean, workflow)
-            yield
-    else:
         yield
-
-
-def wants_contents() -> bool:
-    """Whether spans are to hold what models, code and tools say and are given, by the conventions' variable for it."""
-    return os.environ.get(_CONTENTS, "").strip().lower() in _WANTED
 
 
 def _has_provider() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -36,38 +36,48 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import CallOutcome, Outcome
 from codeact_team.telemetry import conventions as names
-from codeact_team.telemetry.conventions import Attributes, as_text
+from codeact_team.telemetry.conventions import as_text
 
 logger = logging.getLogger(__name__)
 
+_Began = RunBegan | TurnBegan | AttemptBegan | QuestionAsked | ModelCallBegan | BlockBegan | ToolCallBegan
+_Ended = RunEnded | TurnEnded | AttemptEnded | QuestionAnswered | ModelCallEnded | BlockEnded | ToolCallEnded
+
 _NAME = "codeact_team"
 _CODE = "execute_code"
-"""What the conventions get as the tool that runs blocks of code."""
+"""The name of the tool that runs blocks of code."""
 _RECORD = "codeact_team.run"
-"""The id of the run that is recorded, by which other commands know it."""
+"""The id of a recorded run, by which other commands know it."""
 _SPAN = "codeact_team.span"
-"""The number by which events and the journal know what a span is of."""
+"""The number of the span in events and in the journal."""
 _NUMBER = context.create_key("codeact_team-span")
 _FAILED = "exit_code"
-"""The error of code that ran to its end and told of a failure."""
+"""The error type of code that ended with an exit code other than 0."""
 
 
 @dataclass
 class _OpenSpan:
     span: Span
     inside: Context
-    """What is current within it."""
+    """The context that is current within it."""
     around: Context
-    began: float
     is_performed: bool
     """Whether anything was really done: not so where an interceptor answers instead, as from a journal, or refuses."""
+
+
+@dataclass
+class _Begin:
+    name: str
+    attributes: dict[str, Any]
+    contents: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    kind: SpanKind = SpanKind.INTERNAL
 
 
 class Tracing:
     """A listener of one dispatcher. Within each span, it is the current one, so that AutoGen's spans are its children too.
 
     Args:
-        workflow: The name of what runs.
+        workflow: The name of the run's team or program.
         clean: Takes credentials out of contents; ``None`` for spans without contents.
     """
 
@@ -79,12 +89,16 @@ class Tracing:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunBegan() | TurnBegan() | AttemptBegan() | QuestionAsked():
-                self._begin_frame(event)
-            case ModelCallBegan() | BlockBegan() | ToolCallBegan():
-                self._begin_call(event)
-            case RunEnded() | TurnEnded() | AttemptEnded() | QuestionAnswered():
-                self._end_frame(event)
+            case RunBegan() | TurnBegan() | AttemptBegan():
+                self._begin(event, _frame(event, self._workflow), is_performed=True)
+            case QuestionAsked() | ModelCallBegan() | BlockBegan() | ToolCallBegan():
+                self._begin(event, _effect(event), is_performed=False)
+            case RunEnded() | TurnEnded() | AttemptEnded():
+                self._end(event, event.error)
+            case QuestionAnswered():
+                if event.text and (found := self._open.get(event.span)) is not None:
+                    self._set(found.span, {"codeact_team.answer": event.text})
+                self._end(event, event.error)
             case ModelCallEnded() | BlockEnded() | ToolCallEnded():
                 self._end_call(event)
             case Approval() | Judged():
@@ -99,59 +113,34 @@ class Tracing:
         if self._clean is None:
             return await do()
         span = trace.get_current_span()
-        self._note_contents(span, lambda: names.asked(effect.request()))
+        self._set_safely(span, lambda: names.input_of(effect.request()))
         outcome = await do()
-        self._note_contents(span, lambda: names.answered(effect.request(), effect.dump(outcome)))
+        self._set_safely(span, lambda: names.output_of(effect.request(), effect.dump(outcome)))
         return outcome
 
-    def _note_contents(self, span: Span, contents: Callable[[], dict[str, JsonValue]]) -> None:
+    def _set_safely(self, span: Span, contents: Callable[[], dict[str, JsonValue]]) -> None:
         try:
             self._set(span, contents())
         except Exception as error:
-            # no run ends because of what is told of it
+            # a trace must not end a run
             logger.warning("a span lacks contents: %r", error)
 
-    def _begin_frame(self, event: RunBegan | TurnBegan | AttemptBegan | QuestionAsked) -> None:
-        match event:
-            case RunBegan():
-                name, attributes = _named("invoke_workflow", names.WORKFLOW, self._workflow)
-                if event.record is not None:
-                    attributes = {**attributes, _RECORD: Path(event.record).name}
-                self._begin(event, event.span, name, attributes)
-                given = [names.text_message("user", event.task)]
-                self._set(self._open[event.span].span, {names.INPUT_MESSAGES: given})
-            case TurnBegan():
-                self._begin(event, event.span, *_named("invoke_agent", names.AGENT, event.agent))
-            case AttemptBegan():
-                number = {"codeact_team.attempt": event.attempt}
-                self._begin(event, event.span, "attempt", {names.AGENT: event.agent, **number})
-            case QuestionAsked():
-                self._begin(event, event.span, "ask_person", {names.AGENT: event.agent})
-                self._set(self._open[event.span].span, {"codeact_team.question": event.text})
-
-    def _begin_call(self, event: ModelCallBegan | BlockBegan | ToolCallBegan) -> None:
-        by = {names.AGENT: event.agent} if event.agent else {}
-        match event:
-            case ModelCallBegan():
-                name, attributes = _named("chat", names.MODEL, event.model)
-                attributes = {**attributes, names.PROVIDER: names.provider_of(event.client), **by}
-                self._begin(event, event.span, name, attributes, SpanKind.CLIENT)
-            case BlockBegan():
-                name, attributes = _named("execute_tool", names.TOOL, _CODE)
-                self._begin(event, event.span, name, {**attributes, **by})
-                blocks = cast("JsonValue", [asdict(block) for block in event.blocks])
-                self._set(self._open[event.span].span, {names.ARGUMENTS: {"blocks": blocks}})
-            case ToolCallBegan():
-                name, attributes = _named("execute_tool", names.TOOL, event.name)
-                self._begin(event, event.span, name, {**attributes, names.TOOL_TYPE: "function", **by})
-
-    def _end_frame(self, event: RunEnded | TurnEnded | AttemptEnded | QuestionAnswered) -> None:
-        if isinstance(event, QuestionAnswered) and event.text:
-            self._set(self._span(event.span), {"codeact_team.answer": event.text})
-        self._end(event, event.span, error=event.error)
+    def _begin(self, event: _Began, begin: _Begin, *, is_performed: bool) -> None:
+        within = around = context.get_current()
+        if event.parent in self._open and _current_number() != event.parent:
+            # a task that was not started by what it works for; else a span of AutoGen's may be in between
+            within = self._open[event.parent].inside
+        attributes = {**begin.attributes, _SPAN: event.span}
+        start = _nanoseconds(event.at)
+        span = self._tracer.start_span(begin.name, within, begin.kind, attributes, start_time=start)
+        inside = context.set_value(_NUMBER, event.span, trace.set_span_in_context(span, within))
+        self._open[event.span] = _OpenSpan(span, inside, around, is_performed)
+        context.attach(inside)
+        self._set(span, begin.contents)
 
     def _end_call(self, event: ModelCallEnded | BlockEnded | ToolCallEnded) -> None:
-        span = self._span(event.span)
+        found = self._open.get(event.span)
+        span, kind = trace.INVALID_SPAN if found is None else found.span, None
         match event:
             case ModelCallEnded():
                 if event.finish_reason is not None:
@@ -162,87 +151,58 @@ class Tracing:
                 if isinstance(usage := event.usage, RequestUsage) and not event.cached:
                     span.set_attribute(names.INPUT_TOKENS, usage.prompt_tokens)
                     span.set_attribute(names.OUTPUT_TOKENS, usage.completion_tokens)
-                self._end(event, event.span, error=event.error)
             case BlockEnded():
                 if event.exit_code is not None:
                     span.set_attribute(names.EXIT_CODE, event.exit_code)
-                    result: JsonValue = {"exit_code": event.exit_code, "output": event.output}
-                    self._set(span, {names.RESULT: result})
+                    self._set(span, {names.RESULT: {"exit_code": event.exit_code, "output": event.output}})
                 kind = _FAILED if event.exit_code else None
                 if event.outcome not in (None, Outcome.COMPLETED):
                     kind = event.outcome.value
-                self._end(event, event.span, kind, error=event.error)
             case ToolCallEnded():
                 kind = None if event.outcome is CallOutcome.OK else event.outcome.value
-                self._end(event, event.span, kind, error=event.error)
+        self._end(event, event.error, kind)
 
-    def _note(self, event: Approval | Judged) -> None:
-        found = self._open.get(event.parent or 0)
+    def _end(self, event: _Ended, error: str | None, kind: str | None = None) -> None:
+        found = self._open.pop(event.span, None)
         if found is None:
             return
-        match event:
-            case Approval():
-                decision = "allowed" if event.allowed else "denied"
-                told = {"what": event.what, "decision": decision, "by": event.by}
-                attributes: dict[str, Any] = {
-                    f"codeact_team.tools.approvals.{key}": told[key] for key in told
-                }
-                found.span.add_event("codeact_team.approval", attributes, _nanoseconds(event.at))
-            case Judged():
-                label = "accepted" if event.accepted else "not accepted"
-                attributes = {
-                    "gen_ai.evaluation.name": "review",
-                    "gen_ai.evaluation.score.label": label,
-                    "gen_ai.evaluation.score.value": float(event.accepted),
-                }
-                if self._clean is not None and event.problems:
-                    attributes["gen_ai.evaluation.explanation"] = self._clean("\n".join(event.problems))
-                found.span.add_event(names.EVALUATION, attributes, _nanoseconds(event.at))
-            case _:
-                pass
-
-    def _begin(
-        self,
-        event: Event,
-        number: int,
-        name: str,
-        attributes: Attributes,
-        kind: SpanKind = SpanKind.INTERNAL,
-    ) -> None:
-        around = context.get_current()
-        within = around
-        if event.parent in self._open and _current_number() != event.parent:
-            # a task that was not started by what it works for; else a span of AutoGen's may be in between
-            within = self._open[event.parent].inside
-        attributes = {**attributes, _SPAN: number}
-        span = self._tracer.start_span(name, within, kind, attributes, start_time=_nanoseconds(event.at))
-        inside = context.set_value(_NUMBER, number, trace.set_span_in_context(span, within))
-        is_frame = isinstance(event, RunBegan | TurnBegan | AttemptBegan)
-        self._open[number] = _OpenSpan(span, inside, around, event.at, is_performed=is_frame)
-        context.attach(inside)
-
-    def _end(self, event: Event, number: int, kind: str | None = None, *, error: str | None) -> None:
-        found = self._open.pop(number, None)
-        if found is None:
-            return
-        if _current_number() == number:
-            # whatever task this is; the token of `attach` would be good in one only
+        if _current_number() == event.span:
+            # in whatever task this runs; the token of `attach` would be good in one only
             context.attach(found.around)
         if not found.is_performed:
-            # a span that does not end is not told: nothing has happened anew
+            # a span that does not end is not exported: nothing has happened anew
             return
         if kind is None and error:
             kind = names.error_type_of(error)
         if kind is not None:
             found.span.set_attribute(names.ERROR, kind)
             # the words of an error may quote anything
-            said = self._clean(error) if error and self._clean is not None else None
-            found.span.set_status(Status(StatusCode.ERROR, said))
+            text = self._clean(error) if error and self._clean is not None else None
+            found.span.set_status(Status(StatusCode.ERROR, text))
         found.span.end(_nanoseconds(event.at))
 
-    def _span(self, number: int) -> Span:
-        found = self._open.get(number)
-        return trace.INVALID_SPAN if found is None else found.span
+    def _note(self, event: Approval | Judged) -> None:
+        found = self._open.get(event.parent or 0)
+        if found is None:
+            return
+        if isinstance(event, Approval):
+            prefix = "codeact_team.tools.approvals"
+            decision = "allowed" if event.allowed else "denied"
+            attributes = {
+                f"{prefix}.what": event.what,
+                f"{prefix}.decision": decision,
+                f"{prefix}.by": event.by,
+            }
+            found.span.add_event("codeact_team.approval", attributes, _nanoseconds(event.at))
+            return
+        evaluation = {
+            "gen_ai.evaluation.name": "review",
+            "gen_ai.evaluation.score.label": "accepted" if event.accepted else "not accepted",
+            "gen_ai.evaluation.score.value": float(event.accepted),
+        }
+        if self._clean is not None and event.problems:
+            evaluation["gen_ai.evaluation.explanation"] = self._clean("\n".join(event.problems))
+        found.span.add_event(names.EVALUATION, evaluation, _nanoseconds(event.at))
 
     def _set(self, span: Span, contents: dict[str, JsonValue]) -> None:
         if self._clean is None or not span.is_recording():
@@ -252,16 +212,49 @@ class Tracing:
             span.set_attribute(name, text)
 
 
+def _frame(event: RunBegan | TurnBegan | AttemptBegan, workflow: str) -> _Begin:
+    match event:
+        case RunBegan():
+            begin = _named("invoke_workflow", names.WORKFLOW, workflow)
+            if event.record is not None:
+                begin.attributes[_RECORD] = Path(event.record).name
+            begin.contents[names.INPUT_MESSAGES] = [names.text_message("user", event.task)]
+            return begin
+        case TurnBegan():
+            return _named("invoke_agent", names.AGENT, event.agent)
+        case AttemptBegan():
+            return _Begin("attempt", {names.AGENT: event.agent, "codeact_team.attempt": event.attempt})
+
+
+def _effect(event: QuestionAsked | ModelCallBegan | BlockBegan | ToolCallBegan) -> _Begin:
+    match event:
+        case QuestionAsked():
+            return _Begin("ask_person", {names.AGENT: event.agent}, {"codeact_team.question": event.text})
+        case ModelCallBegan():
+            begin = _named("chat", names.MODEL, event.model)
+            begin.kind = SpanKind.CLIENT
+            begin.attributes[names.PROVIDER] = names.provider_of(event.client)
+        case BlockBegan():
+            begin = _named("execute_tool", names.TOOL, _CODE)
+            blocks = cast("JsonValue", [asdict(block) for block in event.blocks])
+            begin.contents[names.ARGUMENTS] = {"blocks": blocks}
+        case ToolCallBegan():
+            begin = _named("execute_tool", names.TOOL, event.name)
+            begin.attributes[names.TOOL_TYPE] = "function"
+    if event.agent:
+        begin.attributes[names.AGENT] = event.agent
+    return begin
+
+
 def _current_number() -> int:
     """The number of our span that is current; 0 for none."""
     return cast("int", context.get_value(_NUMBER) or 0)
 
 
-def _named(operation: str, key: str, name: str) -> tuple[str, Attributes]:
-    """The name of a span, and what it begins with."""
+def _named(operation: str, key: str, name: str) -> _Begin:
     if not name:
-        return operation, {names.OPERATION: operation}
-    return f"{operation} {name}", {names.OPERATION: operation, key: name}
+        return _Begin(operation, {names.OPERATION: operation})
+    return _Begin(f"{operation} {name}", {names.OPERATION: operation, key: name})
 
 
 def _nanoseconds(seconds: float) -> int:

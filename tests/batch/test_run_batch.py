@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from support.small_disk import leave_free, small_disk
 from support.waiting import until
 
 from codeact_team.batch.batch import Batch, run_batch
+from codeact_team.batch.engines import LocalEngine
 from codeact_team.batch.evaluation import objection_of
 from codeact_team.batch.results import BatchNoted
-from codeact_team.batch.settings import BatchSettings
-from codeact_team.batch.throttle import BatchLimits
+from codeact_team.batch.settings import BatchSettings, WorkerSettings
+from codeact_team.batch.throttle import BatchLimits, DriverInterface
+from codeact_team.batch.worker import Worker
 from codeact_team.config.loading import read_config
+from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Event
 from codeact_team.errors import ConfigError, SettingError
 from codeact_team.runs.journal.run_directory import RunDirectory
@@ -384,6 +389,44 @@ async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: P
         # two calls for each, and the first of each was made twice
         assert len(server.requests) == 9
     assert (again.outcomes, again.wrong, again.exit_code) == ({"accepted": 3}, 0, 0)
+
+
+async def test_a_worker_that_never_starts_and_takes_a_while_to_give_up_does_not_keep_a_batch_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others end meanwhile, each of which looks whether work is left."""
+    started: list[str] = []
+
+    @asynccontextmanager
+    async def worker(
+        self: LocalEngine, settings: WorkerSettings, driver: DriverInterface, *, is_only: bool
+    ) -> AsyncGenerator[Worker]:
+        if not started:
+            started.append("one")
+            async with Worker(settings, driver) as one:
+                yield one
+            return
+        started.append("another")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await to_the_end(asyncio.sleep(1))
+        raise AssertionError
+
+    monkeypatch.setattr(LocalEngine, "worker", worker)
+
+    def reply(body: Body) -> AnyReply:
+        return Slow(60, doubling(body))
+
+    async with ScriptedServer(reply) as server:
+        settings = BatchSettings(workers=2, concurrency=4)
+        batch = Batch(coder(server.base_url), numbers(4), tmp_path, settings)
+        running = asyncio.create_task(batch.run())
+        await until(lambda: len(server.requests) == 2)
+        assert batch.stop(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            result = await running
+    assert (result.left, result.exit_code, started) == (4, 143, ["one", "another"])
 
 
 async def test_files_for_which_there_is_no_room_are_copied_by_the_same_batch_later(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_broken_line_is_told_with_its_number_and_the_others_stand(tmp_path: Pa
     )
     tasks, broken = read_tasks(file)
     assert [(task.id, task.text, task.line) for task in tasks] == [("a", "Do.", 1), ("12", "No id.", 12)]
-    assert [line.number for line in broken] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [line.line for line in broken] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert "that of line 1" in broken[5].problem
     assert "there is no file" in broken[6].problem
 
@@ -68,7 +68,7 @@ def test_csv_has_the_same_fields(tmp_path: Path) -> None:
         ("1", "Do\nthis", "42", 2, "3"),
         ("3", "And that", None, 0, ""),
     ]
-    assert [(line.number, "2 fields" in line.problem) for line in broken] == [(4, True)]
+    assert [(line.line, "2 fields" in line.problem) for line in broken] == [(4, True)]
 
 
 def test_tasks_come_from_standard_input() -> None:

@@ -1,0 +1,133 @@
+"""The commands ``validate``, ``packages`` and ``doctor``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from codeact_team.cli.examination import (
+    QUICKSTART_NEEDS,
+    Check,
+    State,
+    examine,
+    examine_config,
+    missing_for,
+    remove_left_behind,
+)
+from codeact_team.cli.json_lines import print_json
+from codeact_team.cli.screen import Screen
+from codeact_team.config.loading import read_config
+from codeact_team.config.overrides import ForEvery
+from codeact_team.core.providers import Policy
+from codeact_team.errors import ConfigError, EngineError, SettingError
+from codeact_team.executors.packages.layers import Layers
+from codeact_team.runs.result import explain
+from codeact_team.sandbox.docker.creation import remove_unused_volumes
+from codeact_team.sandbox.docker.engine import at_engine
+
+logger = logging.getLogger(__name__)
+
+_MIB = 1024 * 1024
+_MARKS = {State.WORKS: ("✓", "green"), State.LIMITED: ("!", "yellow"), State.MISSING: ("✗", "red")}
+_WIDTH = 12
+
+Changes = Sequence[str | ForEvery]
+
+
+def validate_command(
+    screen: Screen, configs: Sequence[str], changes: Changes, policy: Policy, *, as_json: bool
+) -> int:
+    """Check each config, print its problems and what it lacks here, and return the exit code."""
+    valid = True
+    for config in configs:
+        error, parts = None, ()
+        try:
+            parts = read_config(config, overrides=changes, policy=policy).tried().parts
+        except ConfigError as problem:
+            error, valid = problem, False
+        if as_json:
+            problems = [] if error is None else [_as_json(problem) for problem in error.problems]
+            print_json({"config": config, "valid": error is None, "problems": problems})
+        elif error is None:
+            screen.text(f"✓ {config}", "green")
+        else:
+            screen.text(f"✗ {config}", "red")
+            screen.text(explain(error))
+        for check in asyncio.run(missing_for(parts)):
+            level = "warning" if check.state is State.MISSING else "note"
+            screen.notice(level, f"{config}: {check.detail}")
+    return 0 if valid else 2
+
+
+def _as_json(problem: ConfigError) -> dict[str, object]:
+    return {"file": problem.file, "line": problem.line, "path": problem.path, "text": explain(problem)}
+
+
+def packages_command(screen: Screen, *, verify: bool, prune: bool, as_json: bool) -> int:
+    """Print the layers of packages, with what was asked for done to each, and return the exit code."""
+    layers = Layers()
+    code = 0
+    screen.work()
+    for layer in layers.all():
+        shown = layer.model_dump(mode="json")
+        if verify and (changes := layers.changes(layer, thorough=True)):
+            code = 1
+            shown["changes"] = changes
+        if prune:
+            shown["removed"] = layers.remove(layer)
+        if as_json:
+            print_json(shown)
+            continue
+        screen.text(f"{layer.path.name[:12]}  {layer.size / _MIB:.1f} MiB  {layer.interpreter}", "bold")
+        screen.text("  " + ", ".join(f"{name} {version}" for name, version in layer.packages.items()))
+        if "changes" in shown:
+            screen.text(f"  changed since it was made: {', '.join(shown['changes'])}", "red")
+        if prune:
+            screen.text("  removed" if shown["removed"] else "  kept: a sandbox uses it", "dim")
+    if prune:
+        layers.remove_unfinished()
+        try:
+            # the copies of an engine that does not see this machine's files
+            at_engine(remove_unused_volumes)
+        except EngineError as error:
+            # where none runs, none has any
+            logger.debug("no volumes pruned: %s", error)
+    screen.close()
+    return code
+
+
+def doctor_command(
+    screen: Screen, config: str | None, changes: Changes, policy: Policy, *, clean: bool, as_json: bool
+) -> int:
+    """Print what works here, or whether a config can run here, as it is found, and return the exit code."""
+    if config is None and changes:
+        raise SettingError("there is no config to change: name one, or leave out the options that change it")
+    parts = None if config is None else read_config(config, overrides=changes, policy=policy).tried().parts
+    findings = examine() if parts is None else examine_config(parts)
+    missing: set[str] = set()
+
+    async def print_findings() -> None:
+        if clean:
+            await remove_left_behind(screen.notice)
+        screen.wait()
+        async for check in findings:
+            if check.state is State.MISSING:
+                missing.add(check.name)
+            _print_check(screen, check, as_json=as_json)
+        screen.close()
+
+    asyncio.run(print_findings())
+    needed = {QUICKSTART_NEEDS} if parts is None else missing
+    return 2 if needed & missing else 0
+
+
+def _print_check(screen: Screen, check: Check, *, as_json: bool) -> None:
+    if as_json:
+        packages = {} if check.packages is None else {"packages": dict(check.packages)}
+        print_json({"name": check.name, "state": check.state.value, "detail": check.detail, **packages})
+        return
+    mark, style = _MARKS[check.state]
+    screen.text(f"{mark} {check.name.ljust(_WIDTH)}", style, end="")
+    screen.text(check.detail)
+    screen.wait()

@@ -1,0 +1,136 @@
+"""The commands that are about configs and this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from codeact_team.cli.options import (
+    Allow,
+    AllowUnsafe,
+    BaseUrl,
+    Json,
+    Model,
+    Overrides,
+    changes_of,
+    config_names,
+    policy_of,
+    reported,
+    template_names,
+)
+
+
+def validate(
+    configs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG...", help="Files, or names of shipped configs.", autocompletion=config_names
+        ),
+    ],
+    overrides: Overrides = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    allow: Allow = None,
+    allow_unsafe: AllowUnsafe = False,
+    as_json: Json = False,
+) -> None:
+    """Check configs and list all their problems, and what they lack on this machine.
+
+    Nothing is started, and nothing outside the allowed packages is imported.
+
+    Exit codes: 0 all valid, 2 not. A key or an image that is missing here does not make a config invalid.
+    """
+    with reported() as screen:
+        from codeact_team.cli.machine import validate_command
+
+        policy = policy_of(allow, allow_unsafe)
+        changes = changes_of(overrides, model, base_url)
+        raise typer.Exit(validate_command(screen, configs, changes, policy, as_json=as_json))
+
+
+def schema(
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write to a file; FILE.md gets a page for people instead."
+        ),
+    ] = None,
+) -> None:
+    """Print the JSON Schema of configs, for editors."""
+    with reported() as screen:
+        from codeact_team.cli.setup import write_schema
+
+        write_schema(screen, output)
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write.")] = Path("team.yaml"),
+    template: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The shipped config to start from.",
+            show_default=True,
+            autocompletion=template_names,
+        ),
+    ] = "team",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+) -> None:
+    """Write a commented config to start from."""
+    with reported() as screen:
+        from codeact_team.cli.setup import write_starter
+
+        write_starter(screen, file, template, force=force)
+
+
+def doctor(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help="Show what this config needs instead: its model, the key, the sandbox.",
+            autocompletion=config_names,
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    allow: Allow = None,
+    allow_unsafe: AllowUnsafe = False,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean", help="Remove containers and temporary directories that killed runs have left."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what works on this machine, and what to do about the rest. No model is asked.
+
+    Exit codes: 0 if the config, or without one at least the quickstart, can run here, 2 if not.
+    """
+    with reported() as screen:
+        from codeact_team.cli.machine import doctor_command
+
+        changes = changes_of(overrides, model, base_url)
+        policy = policy_of(allow, allow_unsafe)
+        raise typer.Exit(doctor_command(screen, config, changes, policy, clean=clean, as_json=as_json))
+
+
+def packages(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file, and tell what was changed since it was made.")
+    ] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove those that no sandbox uses now.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the Python packages that this machine keeps for sandboxes.
+
+    Exit codes: 0, and 1 if something was changed.
+    """
+    with reported() as screen:
+        from codeact_team.cli.machine import packages_command
+
+        raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))

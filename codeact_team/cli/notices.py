@@ -1,0 +1,108 @@
+"""What a person has to know of a run, whatever else is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from codeact_team.cli.screen import Screen
+from codeact_team.core.effects import Event
+from codeact_team.core.events import (
+    BlockEnded,
+    BlocksRepeated,
+    FilesPutBack,
+    Opened,
+    RunBegan,
+    RunParked,
+    RunResumed,
+    SandboxPreparing,
+)
+from codeact_team.core.execution import advice
+from codeact_team.core.notices import Level
+from codeact_team.core.visibility import edged, readable, visible
+from codeact_team.runs.result import RunResult
+
+_TOOLS = ("tool_call", "part_call")
+"""Kinds of effects that are calls of tools."""
+_LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reaches it. Resume the run on a terminal)"
+_MAX_FILES = 10
+"""How many files are named that could not be copied, or were put back."""
+
+
+def print_notices(screen: Screen, event: Event, *, places: bool = False) -> bool:
+    """Print the notices of an event, with ``places`` also where the code works; returns whether it has any."""
+    again = isinstance(event, RunParked | RunResult)
+    has_any = False
+    for level, text in _notices(event, screen.width, places):
+        screen.notice(level, text, again=again)
+        has_any = True
+    return has_any
+
+
+def _notices(event: Event, width: int, places: bool) -> Iterator[tuple[Level, str]]:
+    match event:
+        case SandboxPreparing():
+            yield "note", event.doing
+        case Opened():
+            for relaxation in event.relaxations:
+                # in the words of executors when they start, so that it is printed once
+                yield "warning", f"the sandbox is looser than its default: {relaxation}"
+            for workspace in event.workspaces if places else ():
+                yield "note", f"the workspace is {workspace}"
+        case RunParked():
+            yield "note", _parked(event)
+        case BlocksRepeated() if event.differing:
+            differing = (
+                f"of {event.blocks} blocks that ran again, {event.differing} wrote something else than before"
+            )
+            shown = "" if event.difference is None else f":\n{edged(visible(event.difference), width)}"
+            yield "warning", f"{differing}; the agents go by what was written before{shown}"
+        case RunResult():
+            for problem in _uncopied(event):
+                yield "warning", problem
+        case _:
+            if (note := _note(event)) is not None:
+                yield "note", note
+
+
+def _note(event: Event) -> str | None:
+    match event:
+        case RunBegan(record=str(), bypassing_parts=[_, *_]):
+            named = ", ".join(event.bypassing_parts)
+            return f"this run cannot be resumed, as these act past what is recorded: {named}"
+        case RunResumed():
+            return _resumed(event)
+        case FilesPutBack():
+            named = ", ".join(map(readable, event.files[:_MAX_FILES]))
+            more = f" and {len(event.files) - _MAX_FILES:,} more" if event.files[_MAX_FILES:] else ""
+            return f"as before the code that was interrupted, in {event.workspace}: {named}{more}"
+        case BlockEnded(missing_module=str() as module):
+            return f"the code lacks the module {module!r}; to add it: {advice(module)}"
+        case _:
+            return None
+
+
+def _uncopied(result: RunResult) -> list[str]:
+    problems = [f"{file.path} is not copied: {file.problem}" for file in result.files if file.problem]
+    if (more := len(problems) - _MAX_FILES) > 0:
+        problems[_MAX_FILES:] = [f"{more:,} more files are not copied"]
+    return problems
+
+
+def _parked(event: RunParked) -> str:
+    asked = "\n".join(
+        f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
+        for question in event.questions
+    )
+    which = " --question N" if event.questions[1:] else ""
+    lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
+    if not all(question.is_lost for question in event.questions):
+        lines.append(f"to answer: codeact-team answer {event.record}{which} ANSWER")
+    return "\n".join([*lines, f"to go on: codeact-team resume {event.record}"])
+
+
+def _resumed(event: RunResumed) -> str:
+    models, tools = event.answered.get("model_call", 0), sum(event.answered.get(kind, 0) for kind in _TOOLS)
+    known = f"{models} answers of models and {tools} results of tools are known from {event.record}"
+    if not event.repeated:
+        return known
+    return f"{known}; before other code runs, {event.repeated} blocks run again, which took {event.seconds:.1f} s"
