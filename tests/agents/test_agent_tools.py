@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 from autogen_core.tools import FunctionTool
-from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel, StringConstraints
 from support.agents import Foreign, answer, calls_of, contents, record_of, replay, turn
 from support.codeact import agent_of, outputs, own_session, py
-from support.openai_server import Json, ScriptedServer, Text
-from support.waiting import until
+from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.code_executor import CodeExecutorAgent
@@ -83,17 +80,6 @@ class Payee(BaseModel):
 async def pay(amount: int, to: Payee) -> str:
     """Pay."""
     return f"paid {amount} to {to.name}"
-
-
-async def test_code_calls_tools_of_the_host_in_a_loop_and_gets_values(session: ConfinedSessionCodeExecutor):
-    code = "late = [n for n in range(1, 5) if tools.get_order(n)['late']]\nlate"
-    async with ScriptedServer([Text(py(code)), Text("2 and 3.")]) as server:
-        items = await turn(agent_of(server, session, tools=[get_order]))
-    assert outputs(items) == ["[2, 3]\nBound: late list 2 items = [2, 3]"] or outputs(items) == ["[2, 3]\n"]
-    system = contents(server.requests[0])[0]
-    assert "get_order(number: int)" in system
-    assert "Look up an order." in system
-    assert "$tools" not in system
 
 
 async def test_code_that_skips_the_check_in_the_sandbox_meets_that_of_the_host(
@@ -331,16 +317,6 @@ async def test_more_than_a_handful_of_tools_are_only_named_in_the_prompt(
     assert "At length." in outputs(items)[0]
 
 
-async def test_the_executor_agent_offers_tools_as_well(session: ConfinedSessionCodeExecutor):
-    async with ScriptedServer([Text(py("print(tools.get_order(2))")), Text("It is late.")]) as server:
-        agent = CodeExecutorAgent("worker", session, model_client=server.client(), tools=[get_order])
-        message = await answer(agent)
-    assert message.content == "It is late."
-    assert [call.name for call in record_of(message).tool_calls] == ["get_order"]
-    assert "Look up an order." in contents(server.requests[0])[0]
-    assert "Look up an order." in contents(server.requests[1])[0]
-
-
 async def test_the_executor_agent_without_a_model_offers_them_to_code_in_messages(
     session: ConfinedSessionCodeExecutor,
 ):
@@ -379,48 +355,6 @@ def test_instructions_without_a_place_for_the_tools_are_refused():
 
 def Json_retry(*, retry: bool) -> str:
     return json.dumps({"reason": "It is no use.", "retry": retry})
-
-
-async def test_reflection_and_retries_see_the_tools_in_the_conversation(session: ConfinedSessionCodeExecutor):
-    replies = [
-        Text(py("tools.get_order('x')")),
-        Json({"reason": "Numbers are whole numbers.", "retry": True}),
-        Text(py("tools.get_order(1)['number']")),
-        Text("1"),
-    ]
-    async with ScriptedServer(replies) as server:
-        await turn(agent_of(server, session, tools=[get_order], max_retries_on_error=1))
-    assert all("Look up an order." in contents(request)[0] for request in server.requests)
-
-
-def is_there(process: str) -> bool:
-    return Path("/proc", process.strip()).exists()
-
-
-@pytest.mark.parametrize("agent", ["coder", "worker"])
-async def test_a_cancellation_ends_the_wait_for_a_server_that_does_not_answer(
-    session: ConfinedSessionCodeExecutor, tmp_path: Path, agent: str
-):
-    started = tmp_path / "started"
-    # it never answers, and keeps its output open
-    server = StdioServerParams(
-        command="sh", args=["-c", f"read line; echo $$ > {started}; exec cat 3>&1 > /dev/null"]
-    )
-    settings: dict[str, Any] = {"workbench": McpWorkbench(server)}
-    model, token = replay("No."), CancellationToken()
-    asked = (
-        agent_of(model, session, **settings)
-        if agent == "coder"
-        else CodeExecutorAgent("worker", session, model_client=model, **settings)
-    )
-    waiting = asyncio.ensure_future(turn(asked, token=token))
-    await until(lambda: started.exists() and started.read_text())
-    token.cancel()
-    async with asyncio.timeout(10):
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert not is_there(started.read_text())
 
 
 async def test_rules_see_what_the_tool_gets(session: ConfinedSessionCodeExecutor):
