@@ -8,10 +8,8 @@ from typing import Annotated, Any
 
 import pytest
 from autogen_agentchat.messages import TextMessage
-from autogen_core import CancellationToken
-from autogen_core.tools import FunctionTool
 from pydantic import BaseModel, StringConstraints
-from support.agents import Foreign, answer, calls_of, contents, record_of, replay, turn
+from support.agents import Foreign, answer, calls_of, record_of, replay, turn
 from support.codeact import agent_of, outputs, own_session, py
 from support.openai_server import ScriptedServer, Text
 
@@ -239,82 +237,6 @@ async def test_nor_does_it_count_against_the_time_of_the_run(session: ConfinedSe
     message = await answer(agent)
     assert Ending.from_metadata(message.metadata) is Ending.ANSWERED
     assert [question.kind for question in person.asked] == ["code", "tool"]
-
-
-async def test_gathered_calls_ask_once_where_the_answer_is_always(session: ConfinedSessionCodeExecutor):
-    person = Person(Answer(True, always=True), seconds=0.05)
-    code = (
-        "import asyncio\nfound = await asyncio.gather(*(tools.get_order.aio(n) for n in range(20)))\n"
-        "[one['number'] for one in found] == list(range(20))"
-    )
-    agent = agent_of(
-        replay(py(code), "Done."),
-        session,
-        tools=[get_order],
-        approval=[rule(tool="get_order", decision="ask")],
-        approval_handler=person,
-    )
-    assert outputs(await turn(agent))[0].startswith("True")
-    assert len(person.asked) == 1
-
-
-async def test_a_grant_may_be_bounded_and_is_given_anew_after_a_reset(session: ConfinedSessionCodeExecutor):
-    code = py("print([tools.get_order(n)['number'] for n in range(3)])")
-    agent = agent_of(
-        replay(code, "Denied.", code, "Denied."),
-        session,
-        tools=[get_order],
-        approval=[rule(tool="get_order", decision="allow", at_most=2)],
-    )
-    for _ in range(2):
-        record = record_of(await answer(agent))
-        assert [call.outcome.value for call in record.tool_calls] == ["ok", "ok", "denied"]
-        await agent.on_reset(CancellationToken())
-
-
-async def test_code_as_a_whole_can_be_denied_or_asked_about(session: ConfinedSessionCodeExecutor):
-    person = Person(Answer(True))
-    agent = agent_of(
-        replay(py("import socket"), py("print('fine')"), "Done."),
-        session,
-        approval=[
-            rule(code="*import socket*", decision="deny", reason="there is no network"),
-            rule(code="*", decision="ask"),
-        ],
-        approval_handler=person,
-    )
-    denied, allowed = outputs(await turn(agent))
-    assert denied == "Code execution was not approved. Reason: there is no network"
-    assert allowed == "fine\n"
-    assert [(q.kind, q.code) for q in person.asked] == [("code", "print('fine')\n")]
-
-
-async def test_where_nobody_can_be_asked_the_answer_is_no(session: ConfinedSessionCodeExecutor):
-    agent = agent_of(
-        replay(py("tools.get_order(1)"), "No."),
-        session,
-        tools=[get_order],
-        approval=[rule(tool="*", decision="ask")],
-    )
-    assert "ToolDenied: not approved: nobody is there to ask" in outputs(await turn(agent))[0]
-
-
-async def test_more_than_a_handful_of_tools_are_only_named_in_the_prompt(
-    session: ConfinedSessionCodeExecutor,
-):
-    def tool(number: int) -> FunctionTool:
-        async def work(text: str) -> int:
-            return number
-
-        return FunctionTool(work, name=f"tool_{number}", description=f"Does {number}.\n\nAt length.")
-
-    async with ScriptedServer([Text(py("help(tools.tool_17)")), Text("Done.")]) as server:
-        items = await turn(agent_of(server, session, tools=[tool(n) for n in range(30)]))
-    system = contents(server.requests[0])[0]
-    assert "Does 17." in system
-    assert "At length." not in system
-    assert "help(tools." in system
-    assert "At length." in outputs(items)[0]
 
 
 async def test_the_executor_agent_without_a_model_offers_them_to_code_in_messages(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,7 @@ from support.agents import (
     TASK,
     Foreign,
     answer,
-    confined,
     contents,
-    model_info,
     record_of,
     replay,
     turn,
@@ -30,7 +27,6 @@ from support.agents import (
 from support.openai_server import (
     AnyReply,
     Filtered,
-    HttpError,
     Json,
     Refusal,
     ScriptedServer,
@@ -66,49 +62,6 @@ async def test_a_decision_that_cannot_be_read_once_does_not_end_the_repair():
     assert record_of(message).retry_decisions == [RetryDecision.model_validate(RETRY)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"```json\n{json.dumps(RETRY)}\n```",
-        "{'retry': True, 'reason': 'Print 42 instead.'}",
-        '{"retry": "true", "reason": "Print 42 instead."}',
-        "<think>hm {</think>" + json.dumps(RETRY),
-    ],
-    ids=["fenced", "as Python", "true as text", "after thoughts"],
-)
-async def test_a_decision_with_something_around_it_is_read(text: str):
-    replies = [Text(FAILS), Text(text), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        message = await answer(agent_of(server))
-    assert record_of(message).retry_decisions == [RetryDecision.model_validate(RETRY)]
-
-
-@pytest.mark.parametrize(
-    ("abilities", "format_sent"),
-    [
-        ({"structured_output": False}, "json_object"),
-        ({"structured_output": False, "json_output": False}, None),
-    ],
-)
-async def test_models_without_structured_output_decide_as_well(
-    abilities: dict[str, bool], format_sent: str | None
-):
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        agent = agent_of(server, client={"model_info": model_info(**abilities)})
-        message = await answer(agent)
-    assert message.content == "It is 42."
-    assert server.requests[1].get("response_format", {}).get("type") == format_sent
-    assert "JSON Schema" in contents(server.requests[1])[-1]
-
-
-async def test_a_server_that_refuses_structured_output_is_asked_otherwise():
-    refusal = HttpError(400, "response_format is not supported")
-    replies = [Text(FAILS), refusal, refusal, Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        assert (await answer(agent_of(server))).content == "It is 42."
-
-
 async def test_after_the_last_attempt_no_decision_is_asked():
     async with ScriptedServer([Text(FAILS), Json(RETRY), Text(FAILS), Text("Sorry.")]) as server:
         message = await answer(agent_of(server, Foreign(ERROR, ERROR), max_retries_on_error=1))
@@ -136,21 +89,6 @@ async def test_a_reason_cannot_smuggle_code_into_the_response():
         message = await answer(agent_of(server, reflect=False))
     agent = CodeExecutorAgent("next", Foreign(), approval_func=yes)
     assert await agent.extract_code_blocks_from_messages([message]) == []
-
-
-async def test_the_response_carries_code_result_and_decisions_for_programs(tmp_path: Path):
-    # the next agent in a team saw the reflection only
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
-        message = await answer(agent_of(server, executor, approval_func=None))
-        record = record_of(message)
-        assert record.code_file is not None
-        # it goes with the executor
-        assert (tmp_path / record.code_file).read_text() == "print(42)\n"
-    assert [(block.language, block.code) for block in record.blocks] == [("python", "print(42)\n")]
-    assert [block.code for block in record.superseded] == ["1 / 0\n"]
-    assert (record.exit_code, record.outcome, record.output) == (0, "completed", "42\n")
-    assert (record.attempts, record.retry_decisions) == (2, [RetryDecision.model_validate(RETRY)])
 
 
 async def test_code_in_a_language_that_is_not_supported_is_named_to_the_model_and_to_the_user():
@@ -205,24 +143,6 @@ async def test_an_answer_that_was_cut_off_is_told_to_the_model():
         await turn(agent, user("And now?"))
     told = "This answer was cut off at the model's token limit."
     assert contents(server.requests[2])[4:6] == ["It is 4", told]
-
-
-@pytest.mark.parametrize("settings", [{}, {"stream_options": {"include_usage": True}}])
-async def test_a_streamed_model_costs_what_it_costs_otherwise(settings: dict[str, Any]):
-    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
-        agent = agent_of(server, Foreign(), model_client_stream=True, client=settings)
-        message = await answer(agent)
-    assert message.models_usage == RequestUsage(200, 20)
-
-
-async def test_a_text_that_no_encoding_can_write_does_not_break_anything():
-    lone = "\ud800"
-    async with ScriptedServer([Text(f"```python\nprint('{lone}')\n```"), Text(f"Odd: {lone}")]) as server:
-        agent = agent_of(server, Foreign(CodeResult(exit_code=0, output=f"{lone}\n")))
-        message = await answer(agent)
-    assert message.content == "Odd: ?"
-    assert record_of(message).output == "?\n"
-    json.dumps(await agent.save_state()).encode()
 
 
 async def test_autogens_class_gets_the_task_wrong_where_ours_does_not():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.base import Response
+from autogen_core import CancellationToken
 from support.agents import (
     GIVE_UP,
     RETRY,
@@ -23,6 +24,7 @@ from support.openai_server import Json, ScriptedServer, Slow, Text, Truncated
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.codeact import config as budget
+from codeact_team.agents.codeact.config import Budget, Limits
 from codeact_team.agents.observations import Ending
 from codeact_team.core.execution import Outcome
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
@@ -232,3 +234,11 @@ async def test_without_decisions_an_error_costs_no_call(session: Session):
     client = replay(FAILS, counting(1), "One.")
     await turn(agent_of(client, session))
     assert len(client.create_calls) == 3
+
+
+async def test_no_timer_is_left():
+    with Budget(Limits(max_steps=5, max_seconds=0.01), CancellationToken()) as spent:
+        pass
+    await asyncio.sleep(0.05)
+    await spent.look()
+    assert not spent.time_is_over
