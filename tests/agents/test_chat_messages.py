@@ -1,28 +1,18 @@
 from __future__ import annotations
 
-import pytest
 from autogen_agentchat.messages import (
     BaseChatMessage,
-    HandoffMessage,
     MultiModalMessage,
-    StopMessage,
-    StructuredMessage,
     TextMessage,
-    ToolCallSummaryMessage,
 )
-from pydantic import BaseModel
-from support.agents import picture, user
+from support.agents import user
 
-from codeact_team.agents.messages import FoundCode, find_code, text_of
+from codeact_team.agents.messages import FoundCode, find_code
 from codeact_team.agents.observations import CodeRecord, ExecutionRecord
 from codeact_team.core.execution import Outcome
 
 ONE = "```python\nprint(1)\n```"
 TWO = "```sh\necho 2\n```"
-
-
-class Form(BaseModel):
-    code: str
 
 
 def report(text: str, *codes: str, superseded: tuple[str, ...] = (), source: str = "executor") -> TextMessage:
@@ -42,21 +32,6 @@ def found(*messages: BaseChatMessage, sources: list[str] | None = None) -> Found
 
 def codes(*messages: BaseChatMessage, sources: list[str] | None = None) -> list[str]:
     return [block.code for block in found(*messages, sources=sources).blocks]
-
-
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        (TextMessage(content="text", source="a"), "text"),
-        (StopMessage(content="stop", source="a"), "stop"),
-        (HandoffMessage(content="yours", source="a", target="b"), "yours"),
-        (ToolCallSummaryMessage(content="tool", source="a", tool_calls=[], results=[]), "tool"),
-        (MultiModalMessage(content=["one", picture(), "two"], source="a"), "one\ntwo"),
-        (StructuredMessage[Form](content=Form(code="1"), source="a"), '{"code":"1"}'),
-    ],
-)
-def test_the_text_of_a_message_of_any_type(message: BaseChatMessage, text: str):
-    assert text_of(message) == text
 
 
 def test_new_code_in_a_report_is_found():

@@ -24,7 +24,7 @@ from support.codeact import agent_of, outputs, py
 from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents.observations import Ending
-from codeact_team.core.execution import Outcome, SessionResult
+from codeact_team.core.execution import SessionResult
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
@@ -150,16 +150,6 @@ async def test_what_was_defined_in_one_run_is_there_in_the_next(session: Session
 async def test_a_shell_block_works_beside_python_in_the_same_directory(session: Session):
     replies = ["```sh\necho 42 > number\n```", py("int(open('number').read())"), "It is 42."]
     assert outputs(await turn(agent_of(replay(*replies), session)))[-1] == "42\n"
-
-
-async def test_the_response_carries_code_and_result_for_programs(session: Session):
-    # the next agent in a team saw neither the code, nor the output, nor the exit code
-    message = await answer(agent_of(replay(ADD, SHOW, "It is 55."), session))
-    record = record_of(message)
-    assert [block.code for block in record.blocks] == ["total\n"]
-    assert [block.code for block in record.superseded] == ["total = sum(range(1, 11))\n"]
-    assert (record.output, record.exit_code, record.outcome) == ("55\n", 0, Outcome.COMPLETED)
-    assert record.attempts == 2
 
 
 async def test_an_answer_without_any_code_has_no_record(session: Session):
