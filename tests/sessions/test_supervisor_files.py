@@ -69,3 +69,9 @@ def test_a_deep_tree_and_odd_names_are_no_problem(supervisor: Supervised, worksp
     """.replace("\n        ", "\n")
     supervisor.run(code)
     assert list(supervisor.files()) == ["\ufffd"]
+
+
+def test_paths_outside_the_workspace_are_refused(supervisor: Supervised) -> None:
+    for path in ("", ".", "/etc/passwd", "../x", "a/../../x", "a\0b", "./", "\ud800"):
+        assert supervisor.get(path) == "OSError", path
+        assert supervisor.put(path, b"x") == "OSError", path
