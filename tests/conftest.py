@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import closing
@@ -25,6 +26,10 @@ from codeact_team.sandbox.docker.container import LABEL, owner_label
 from codeact_team.sandbox.docker.engine import connect, engine_url, translated
 
 IMAGE = "python:3-slim"
+
+# each worker would compile all tests anew, and each program of the tests what it imports of the package
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # nothing here speaks TLS, and to read all the certificates of the machine takes most of the time to make a client
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
@@ -56,8 +61,8 @@ def why_no_docker() -> str | None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """More than processors: many tests wait for a container or for the end of a time limit."""
-    return (os.cpu_count() or 1) * 3 // 2 + 1
+    """One more than processors, for many tests wait; each worker collects all tests, which takes seconds."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from autogen_core.code_executor import CodeResult
 from hypothesis import given
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from codeact_team.agents.observations import (
     EXECUTION_KEY,
     MAX_OBSERVATION_CHARS,
-    CodeRecord,
     ExecutionRecord,
     encodable,
     observe,
@@ -19,7 +16,6 @@ from codeact_team.agents.observations import (
 from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.core.markdown import extract_code
 from codeact_team.core.quoting import as_data
-from codeact_team.models.verdicts import RetryDecision
 
 # what hostile output is made of
 PIECES = st.sampled_from(
@@ -44,20 +40,6 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=300)
 
 def observed(output: str, exit_code: int = 0, outcome: Outcome = Outcome.COMPLETED) -> str:
     return observe(ExecutionResult(exit_code=exit_code, output=output, outcome=outcome)).output
-
-
-def test_output_is_passed_on_as_it_is():
-    assert observed("42\n") == "42\n"
-
-
-def test_silence_and_errors_are_told_in_autogens_words():
-    assert observed(" \n") == (
-        "The script ran but produced no output to console. The POSIX exit code was: 0. If you were expecting output, "
-        "consider revising the script to ensure content is printed to stdout."
-    )
-    assert observed("oops\n", exit_code=2) == (
-        "The script ran, then exited with an error (POSIX exit code: 2)\nIts output was:\noops\n"
-    )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DENIED, Outcome.CANCELLED, Outcome.NOT_RUN])
@@ -112,13 +94,6 @@ def test_what_is_observed_can_be_written_and_its_length_is_bounded(output: str):
     assert len(text) < 2 * MAX_OBSERVATION_CHARS + 300
 
 
-def test_five_megabytes_are_cut_to_a_few_pages():
-    text = observed("begin" + "x" * 5_000_000 + "end")
-    assert text.startswith("begin")
-    assert text.endswith("end")
-    assert "4984008 characters omitted" in text
-
-
 @given(ANY_TEXT, st.integers(0, 400))
 def test_shortening_keeps_the_beginning_and_the_end_and_counts_the_rest(text: str, limit: int):
     short = shorten(text, limit)
@@ -152,23 +127,6 @@ def test_text_is_changed_only_where_it_cannot_be_encoded(text: str):
     encodable(text).encode()
     if not any("\ud800" <= character <= "\udfff" for character in text):
         assert encodable(text) == text
-
-
-def test_a_record_survives_as_metadata():
-    record = ExecutionRecord(
-        blocks=[CodeRecord(language="python", code="print(42)")],
-        exit_code=1,
-        outcome=Outcome.TIMED_OUT,
-        output="4",
-        limit="time",
-        code_file="/w/a.py",
-        attempts=2,
-        superseded=[CodeRecord(language="sh", code="echo")],
-        retry_decisions=[RetryDecision(reason="Again.", retry=True)],
-    )
-    metadata = record.to_metadata()
-    assert list(metadata) == [EXECUTION_KEY]
-    assert ExecutionRecord.from_metadata(json.loads(json.dumps(metadata))) == record
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import Team, TerminatedException
 from autogen_agentchat.conditions import MaxMessageTermination, TokenUsageTermination
 from autogen_agentchat.messages import BaseChatMessage, CodeExecutionEvent, TextMessage, ThoughtEvent
@@ -33,8 +33,6 @@ from support.openai_server import Json, ScriptedServer, Text
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.agents.teams import ReflectionTermination, round_robin_team
-from codeact_team.config.dumping import dump_config
-from codeact_team.config.loading import load_config
 from codeact_team.errors import SettingError
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 from codeact_team.models.verdicts import Verdict
@@ -133,19 +131,6 @@ def test_limits_that_leave_no_room_are_refused(limits: dict[str, int], text: str
         round_robin_team(replay(), ConfinedCommandLineCodeExecutor(), **limits)  # pyright: ignore[reportArgumentType]
 
 
-def test_the_whole_team_is_dumped_and_loaded(tmp_path: Path):
-    executor = ConfinedCommandLineCodeExecutor(work_dir="coding")
-    team = round_robin_team(replay("Hello."), executor, max_tokens=1000)
-    (tmp_path / "team.yaml").write_text(dump_config(team))
-    loaded = load_config(tmp_path / "team.yaml")
-    assert loaded.dump_component() == (dumped := team.dump_component())
-    assert [part["provider"] for part in dumped.config["participants"]] == [
-        "autogen_agentchat.agents.AssistantAgent",
-        "codeact_team.CodeExecutorAgent",
-        "codeact_team.ReflectionAgent",
-    ]
-
-
 def coder_of(client: ChatCompletionClient) -> AssistantAgent:
     return AssistantAgent("coder", client, description="Writes code.")
 
@@ -172,16 +157,6 @@ async def test_the_executor_agent_works_in_a_selector_group_chat():
     assert "executor: 42\n" in selector.create_calls[2]["messages"][0].content, (
         "the selector reads the result"
     )
-
-
-async def test_the_executor_agent_works_in_a_society_of_mind():
-    inner = RoundRobinGroupChat(
-        [coder_of(replay(FAILS)), executor_of(replay(PRINTS_42, "It is 42."))], max_turns=2
-    )
-    society = SocietyOfMindAgent("society", inner, replay("We say 42.", multiple_system_messages=True))
-    result = await RoundRobinGroupChat([society], max_turns=1).run(task=TASK)
-    assert said(result)[-1] == ("society", "We say 42.")
-    assert any(isinstance(message, CodeExecutionEvent) for message in result.messages)
 
 
 def nested(*verdicts: Verdict, ending: ReflectionTermination | None, outer: Sequence[Any] = ()) -> Team:

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from autogen_core.models import ChatCompletionClient
+from support.codeact import agent_of as codeact_of
 from support.executing import why_not_confined
+from support.openai_server import ScriptedServer
 
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 
@@ -41,3 +47,16 @@ async def fresh_session(shared: Shared) -> ConfinedSessionCodeExecutor:
     await shared.executor.restart()
     shared.needs_restart = True
     return shared.executor
+
+
+def executor_of(
+    model: ScriptedServer | ChatCompletionClient, executor: Any, **settings: Any
+) -> CodeExecutorAgent:
+    client = model.client() if isinstance(model, ScriptedServer) else model
+    return CodeExecutorAgent("coder", executor, model_client=client, **settings)
+
+
+@pytest.fixture(params=[executor_of, codeact_of], ids=["executor", "codeact"])
+def agent_of(request: pytest.FixtureRequest) -> Callable[..., CodeExecutorAgent | CodeActAgent]:
+    """Makes an agent of a model, a session and settings."""
+    return request.param

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from autogen_agentchat.messages import TextMessage
-from autogen_core import CancellationToken
-from autogen_core.tools import FunctionTool
-from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel, StringConstraints
-from support.agents import Foreign, answer, calls_of, contents, record_of, replay, turn
+from support.agents import Foreign, answer, calls_of, record_of, replay, turn
 from support.codeact import agent_of, outputs, own_session, py
-from support.openai_server import Json, ScriptedServer, Text
-from support.waiting import until
+from support.openai_server import ScriptedServer, Text
 
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.code_executor import CodeExecutorAgent
@@ -83,17 +78,6 @@ class Payee(BaseModel):
 async def pay(amount: int, to: Payee) -> str:
     """Pay."""
     return f"paid {amount} to {to.name}"
-
-
-async def test_code_calls_tools_of_the_host_in_a_loop_and_gets_values(session: ConfinedSessionCodeExecutor):
-    code = "late = [n for n in range(1, 5) if tools.get_order(n)['late']]\nlate"
-    async with ScriptedServer([Text(py(code)), Text("2 and 3.")]) as server:
-        items = await turn(agent_of(server, session, tools=[get_order]))
-    assert outputs(items) == ["[2, 3]\nBound: late list 2 items = [2, 3]"] or outputs(items) == ["[2, 3]\n"]
-    system = contents(server.requests[0])[0]
-    assert "get_order(number: int)" in system
-    assert "Look up an order." in system
-    assert "$tools" not in system
 
 
 async def test_code_that_skips_the_check_in_the_sandbox_meets_that_of_the_host(
@@ -255,92 +239,6 @@ async def test_nor_does_it_count_against_the_time_of_the_run(session: ConfinedSe
     assert [question.kind for question in person.asked] == ["code", "tool"]
 
 
-async def test_gathered_calls_ask_once_where_the_answer_is_always(session: ConfinedSessionCodeExecutor):
-    person = Person(Answer(True, always=True), seconds=0.05)
-    code = (
-        "import asyncio\nfound = await asyncio.gather(*(tools.get_order.aio(n) for n in range(20)))\n"
-        "[one['number'] for one in found] == list(range(20))"
-    )
-    agent = agent_of(
-        replay(py(code), "Done."),
-        session,
-        tools=[get_order],
-        approval=[rule(tool="get_order", decision="ask")],
-        approval_handler=person,
-    )
-    assert outputs(await turn(agent))[0].startswith("True")
-    assert len(person.asked) == 1
-
-
-async def test_a_grant_may_be_bounded_and_is_given_anew_after_a_reset(session: ConfinedSessionCodeExecutor):
-    code = py("print([tools.get_order(n)['number'] for n in range(3)])")
-    agent = agent_of(
-        replay(code, "Denied.", code, "Denied."),
-        session,
-        tools=[get_order],
-        approval=[rule(tool="get_order", decision="allow", at_most=2)],
-    )
-    for _ in range(2):
-        record = record_of(await answer(agent))
-        assert [call.outcome.value for call in record.tool_calls] == ["ok", "ok", "denied"]
-        await agent.on_reset(CancellationToken())
-
-
-async def test_code_as_a_whole_can_be_denied_or_asked_about(session: ConfinedSessionCodeExecutor):
-    person = Person(Answer(True))
-    agent = agent_of(
-        replay(py("import socket"), py("print('fine')"), "Done."),
-        session,
-        approval=[
-            rule(code="*import socket*", decision="deny", reason="there is no network"),
-            rule(code="*", decision="ask"),
-        ],
-        approval_handler=person,
-    )
-    denied, allowed = outputs(await turn(agent))
-    assert denied == "Code execution was not approved. Reason: there is no network"
-    assert allowed == "fine\n"
-    assert [(q.kind, q.code) for q in person.asked] == [("code", "print('fine')\n")]
-
-
-async def test_where_nobody_can_be_asked_the_answer_is_no(session: ConfinedSessionCodeExecutor):
-    agent = agent_of(
-        replay(py("tools.get_order(1)"), "No."),
-        session,
-        tools=[get_order],
-        approval=[rule(tool="*", decision="ask")],
-    )
-    assert "ToolDenied: not approved: nobody is there to ask" in outputs(await turn(agent))[0]
-
-
-async def test_more_than_a_handful_of_tools_are_only_named_in_the_prompt(
-    session: ConfinedSessionCodeExecutor,
-):
-    def tool(number: int) -> FunctionTool:
-        async def work(text: str) -> int:
-            return number
-
-        return FunctionTool(work, name=f"tool_{number}", description=f"Does {number}.\n\nAt length.")
-
-    async with ScriptedServer([Text(py("help(tools.tool_17)")), Text("Done.")]) as server:
-        items = await turn(agent_of(server, session, tools=[tool(n) for n in range(30)]))
-    system = contents(server.requests[0])[0]
-    assert "Does 17." in system
-    assert "At length." not in system
-    assert "help(tools." in system
-    assert "At length." in outputs(items)[0]
-
-
-async def test_the_executor_agent_offers_tools_as_well(session: ConfinedSessionCodeExecutor):
-    async with ScriptedServer([Text(py("print(tools.get_order(2))")), Text("It is late.")]) as server:
-        agent = CodeExecutorAgent("worker", session, model_client=server.client(), tools=[get_order])
-        message = await answer(agent)
-    assert message.content == "It is late."
-    assert [call.name for call in record_of(message).tool_calls] == ["get_order"]
-    assert "Look up an order." in contents(server.requests[0])[0]
-    assert "Look up an order." in contents(server.requests[1])[0]
-
-
 async def test_the_executor_agent_without_a_model_offers_them_to_code_in_messages(
     session: ConfinedSessionCodeExecutor,
 ):
@@ -379,48 +277,6 @@ def test_instructions_without_a_place_for_the_tools_are_refused():
 
 def Json_retry(*, retry: bool) -> str:
     return json.dumps({"reason": "It is no use.", "retry": retry})
-
-
-async def test_reflection_and_retries_see_the_tools_in_the_conversation(session: ConfinedSessionCodeExecutor):
-    replies = [
-        Text(py("tools.get_order('x')")),
-        Json({"reason": "Numbers are whole numbers.", "retry": True}),
-        Text(py("tools.get_order(1)['number']")),
-        Text("1"),
-    ]
-    async with ScriptedServer(replies) as server:
-        await turn(agent_of(server, session, tools=[get_order], max_retries_on_error=1))
-    assert all("Look up an order." in contents(request)[0] for request in server.requests)
-
-
-def is_there(process: str) -> bool:
-    return Path("/proc", process.strip()).exists()
-
-
-@pytest.mark.parametrize("agent", ["coder", "worker"])
-async def test_a_cancellation_ends_the_wait_for_a_server_that_does_not_answer(
-    session: ConfinedSessionCodeExecutor, tmp_path: Path, agent: str
-):
-    started = tmp_path / "started"
-    # it never answers, and keeps its output open
-    server = StdioServerParams(
-        command="sh", args=["-c", f"read line; echo $$ > {started}; exec cat 3>&1 > /dev/null"]
-    )
-    settings: dict[str, Any] = {"workbench": McpWorkbench(server)}
-    model, token = replay("No."), CancellationToken()
-    asked = (
-        agent_of(model, session, **settings)
-        if agent == "coder"
-        else CodeExecutorAgent("worker", session, model_client=model, **settings)
-    )
-    waiting = asyncio.ensure_future(turn(asked, token=token))
-    await until(lambda: started.exists() and started.read_text())
-    token.cancel()
-    async with asyncio.timeout(10):
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert not is_there(started.read_text())
 
 
 async def test_rules_see_what_the_tool_gets(session: ConfinedSessionCodeExecutor):

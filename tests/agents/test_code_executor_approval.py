@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse
-from autogen_agentchat.messages import CodeExecutionEvent
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_core.models import UserMessage
@@ -18,18 +16,14 @@ from support.agents import (
     Foreign,
     answer,
     calls_of,
-    contents,
-    no,
-    record_of,
     replay,
     turn,
     user,
     yes,
 )
-from support.openai_server import Json, ScriptedServer, Text
+from support.openai_server import Json, ScriptedServer
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.execution import Outcome
 from codeact_team.core.providers import Policy, using
 from codeact_team.errors import ConfigError, NotAllowedError
 
@@ -52,85 +46,6 @@ class Reviewer:
 
 
 reviewer = Reviewer(approved=True)
-
-
-def broken(request: ApprovalRequest) -> ApprovalResponse:
-    raise KeyError("no reviewer on duty")
-
-
-async def broken_later(request: ApprovalRequest) -> ApprovalResponse:
-    raise KeyError("no reviewer on duty")
-
-
-def undecided(request: ApprovalRequest) -> Any:
-    return None
-
-
-@pytest.mark.parametrize("approval", [yes, yes_later, Reviewer(approved=True)])
-async def test_approved_code_runs(approval: Any):
-    executor = Foreign()
-    message = await answer(CodeExecutorAgent("executor", executor, approval_func=approval), user(PRINTS_42))
-    assert (message.content, len(executor.executed)) == ("42\n", 1)
-
-
-@pytest.mark.parametrize("approval", [no, Reviewer(approved=False)])
-async def test_denied_code_does_not_run(approval: Any):
-    executor = Foreign()
-    message = await answer(CodeExecutorAgent("executor", executor, approval_func=approval), user(PRINTS_42))
-    assert message.content.startswith("Code execution was not approved. Reason: ")
-    assert executor.executed == []
-    assert record_of(message).outcome is Outcome.DENIED
-
-
-@pytest.mark.parametrize("approval", [broken, broken_later, undecided])
-async def test_an_approval_that_fails_is_a_denial_that_says_why(
-    approval: Any, caplog: pytest.LogCaptureFixture
-):
-    executor = Foreign()
-    message = await answer(CodeExecutorAgent("executor", executor, approval_func=approval), user(PRINTS_42))
-    assert "the approval function failed: " in message.content
-    assert "Traceback" not in message.content
-    assert executor.executed == []
-    assert caplog.records[0].exc_info, "whoever wrote the function finds the traceback in the log"
-
-
-@pytest.mark.parametrize("reflect", [True, False])
-async def test_a_denial_is_not_an_error_to_retry(reflect: bool):
-    # a denied execution counted as a code error: the model was asked, and code ran
-    executor = Foreign()
-    replies = [Text(PRINTS_42), Text("They said no.")] if reflect else [Text(PRINTS_42)]
-    async with ScriptedServer(replies) as server:
-        agent = CodeExecutorAgent(
-            "executor",
-            executor,
-            model_client=server.client(),
-            max_retries_on_error=5,
-            approval_func=no,
-            reflect=reflect,
-        )
-        items = await turn(agent)
-        assert not server.unused
-    denied = "Code execution was not approved. Reason: too risky"
-    [event] = [item for item in items if isinstance(item, CodeExecutionEvent)]
-    assert event.result.output == denied
-    assert executor.executed == []
-    if reflect:
-        assert denied in contents(server.requests[1])[-1]
-
-
-async def test_every_attempt_is_approved_by_itself():
-    request_log = Reviewer(approved=True)
-    client = replay(PRINTS_42, json.dumps({"reason": "", "retry": True}), PRINTS_42, "Done.")
-    agent = CodeExecutorAgent(
-        "executor",
-        Foreign(ValueError("no")),
-        model_client=client,
-        max_retries_on_error=1,
-        approval_func=request_log,
-    )
-    await turn(agent)
-    assert [request.code for request in request_log.requests] == ["```python\nprint(42)\n\n```"] * 2
-    assert [len(request.context) for request in request_log.requests] == [2, 5], "each sees what led to it"
 
 
 async def test_code_with_a_fence_in_it_is_shown_as_one_block():
@@ -190,14 +105,6 @@ async def test_an_import_path_is_what_can_be_dumped_and_loaded():
         loaded = CodeExecutorAgent.load_component(dumped)
     assert loaded.dump_component() == dumped
     assert (await answer(loaded, user(PRINTS_42))).content == "42\n"
-
-
-def test_a_function_itself_cannot_be_dumped_and_the_error_says_what_can():
-    agent = CodeExecutorAgent("executor", Foreign(), approval_func=yes)
-    with pytest.raises(
-        ValueError, match=r"Cannot serialize CodeExecutorAgent with approval_func .*import path"
-    ):
-        agent.dump_component()
 
 
 def test_a_function_outside_the_allow_list_is_refused_when_a_config_is_loaded():

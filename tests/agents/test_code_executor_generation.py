@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from autogen_agentchat.agents import CodeExecutorAgent as AutoGenAgent
-from autogen_agentchat.base import Response
-from autogen_agentchat.messages import (
-    CodeExecutionEvent,
-    CodeGenerationEvent,
-    ModelClientStreamingChunkEvent,
-    MultiModalMessage,
-    ThoughtEvent,
-)
-from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeResult
 from autogen_core.models import AssistantMessage, RequestUsage, SystemMessage, UserMessage
-from openai import AuthenticationError
 from support.agents import (
     FAILS,
     GIVE_UP,
@@ -27,15 +16,10 @@ from support.agents import (
     RETRY,
     TASK,
     Foreign,
-    Streaming,
     answer,
-    confined,
     contents,
-    model_info,
-    picture,
     record_of,
     replay,
-    response,
     turn,
     user,
     yes,
@@ -43,18 +27,14 @@ from support.agents import (
 from support.openai_server import (
     AnyReply,
     Filtered,
-    HttpError,
     Json,
     Refusal,
     ScriptedServer,
     Text,
-    ToolCalls,
     Truncated,
 )
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.execution import ExecutionResult
-from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.models.verdicts import RetryDecision
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
@@ -67,104 +47,11 @@ def agent_of(server: ScriptedServer, executor: Any = None, **settings: Any) -> C
     return CodeExecutorAgent("executor", executor or Foreign(ERROR), model_client=client, **usual | settings)
 
 
-async def test_code_that_fails_is_repaired_and_the_result_summed_up(session: ConfinedSessionCodeExecutor):
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("The answer is 42.")]
-    async with ScriptedServer(replies) as server:
-        *events, final = await turn(agent_of(server, session, approval_func=None))
-    generated, failed, proposed, again, worked = events
-    assert isinstance(generated, CodeGenerationEvent)
-    assert isinstance(failed, CodeExecutionEvent)
-    assert (failed.result.exit_code, DIVISION in failed.result.output) == (1, True)
-    assert isinstance(proposed, CodeGenerationEvent)
-    assert proposed.content == "Attempt number: 1\nProposed correction: Print 42 instead."
-    assert isinstance(again, CodeGenerationEvent)
-    assert [block.code for block in again.code_blocks] == ["print(42)\n"]
-    assert isinstance(worked, CodeExecutionEvent)
-    assert (worked.result.exit_code, worked.result.output) == (0, "42\n")
-    assert isinstance(final, Response)
-    assert final.chat_message.to_text() == "The answer is 42."
-
-
-async def test_every_call_of_a_turn_sees_the_task_exactly_once():
-    # six calls saw the task 1, 1, 2, 2, 3, 3 times
-    replies = [Text(FAILS), Json(RETRY), Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("42")]
-    async with ScriptedServer(replies) as server:
-        await turn(agent_of(server, Foreign(ERROR, ERROR)))
-    assert [str(contents(request)).count(TASK) for request in server.requests] == [1] * 6
-
-
-async def test_the_decision_sees_the_system_message_and_the_error_once_and_its_reason_reaches_the_next_attempt():
-    # a decision without a system message, with the error text twice, whose reason nobody saw
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("42")]
-    async with ScriptedServer(replies) as server:
-        await turn(agent_of(server, system_message="You write code."))
-    _, decision, regeneration, reflection = server.requests
-    assert decision["messages"][0] == {"role": "system", "content": "You write code."}
-    assert decision["response_format"]["json_schema"]["name"] == "RetryDecision"
-    assert str(contents(decision)).count(DIVISION) == 1
-    for request in (regeneration, reflection):
-        assert str(contents(request)).count("Proposed correction: Print 42 instead.") == 1
-        assert str(contents(request)).count(DIVISION) == 1
-
-
-async def test_the_usage_on_the_response_is_that_of_all_calls():
-    # 159 of 714 tokens reported
-    def cost(number: int) -> dict[str, Any]:
-        return {"prompt_tokens": 10**number, "completion_tokens": 2 * 10**number}
-
-    replies = [
-        Text(FAILS, **cost(0)),
-        Json(RETRY, **cost(1)),
-        Text(PRINTS_42, **cost(2)),
-        Text("It is 42.", **cost(3)),
-    ]
-    async with ScriptedServer(replies) as server:
-        final = await response(agent_of(server))
-    assert final.chat_message.models_usage == RequestUsage(prompt_tokens=1111, completion_tokens=2222)
-    inner = final.inner_messages or []
-    assert [message.models_usage for message in inner] == [None] * 5, "counted once, not twice"
-
-
 async def test_an_unreadable_decision_costs_as_well():
     cut = Truncated('{"reason": "Becau', prompt_tokens=1000)
     async with ScriptedServer([Text(FAILS), cut, cut, Text("It failed.")]) as server:
         message = await answer(agent_of(server))
     assert message.models_usage == RequestUsage(prompt_tokens=2200, completion_tokens=40)
-
-
-async def test_the_inner_messages_are_what_was_yielded_before_the_response_except_chunks():
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42, reasoning="Hm."), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        agent = agent_of(server, model_client_stream=True)
-        *yielded, final = await turn(agent)
-    assert isinstance(final, Response)
-    chunks = [item for item in yielded if isinstance(item, ModelClientStreamingChunkEvent)]
-    assert len(chunks) > 5
-    kept = [item for item in yielded if item not in chunks]
-    assert final.inner_messages == kept
-    assert {type(item) for item in kept} == {CodeGenerationEvent, CodeExecutionEvent, ThoughtEvent}
-
-
-NONSENSE: dict[str, AnyReply] = {
-    "prose": Text("Well, one might try."),
-    "refused": Refusal(),
-    "truncated": Truncated('{"reason": "Becau'),
-    "a field is missing": Json({"reason": "Because."}),
-    "the wrong type": Json({"reason": ["?"], "retry": "perhaps"}),
-    "a tool call": ToolCalls([("retry", {})]),
-}
-
-
-@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=list(NONSENSE))
-async def test_a_decision_that_cannot_be_read_twice_is_no_retry_and_says_so(nonsense: AnyReply):
-    # a retry decision that is not clean JSON ended the team with a traceback
-    async with ScriptedServer([Text(FAILS), nonsense, nonsense, Text("It failed.")]) as server:
-        message = await answer(agent_of(server))
-        assert not server.unused
-    [decision] = record_of(message).retry_decisions
-    assert not decision.retry
-    assert "the decision could not be read" in decision.reason.lower()
-    assert decision.reason in contents(server.requests[-1])[-1]
 
 
 async def test_a_decision_that_cannot_be_read_once_does_not_end_the_repair():
@@ -173,56 +60,6 @@ async def test_a_decision_that_cannot_be_read_once_does_not_end_the_repair():
     async with ScriptedServer(replies) as server:
         message = await answer(agent_of(server))
     assert record_of(message).retry_decisions == [RetryDecision.model_validate(RETRY)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"```json\n{json.dumps(RETRY)}\n```",
-        "{'retry': True, 'reason': 'Print 42 instead.'}",
-        '{"retry": "true", "reason": "Print 42 instead."}',
-        "<think>hm {</think>" + json.dumps(RETRY),
-    ],
-    ids=["fenced", "as Python", "true as text", "after thoughts"],
-)
-async def test_a_decision_with_something_around_it_is_read(text: str):
-    replies = [Text(FAILS), Text(text), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        message = await answer(agent_of(server))
-    assert record_of(message).retry_decisions == [RetryDecision.model_validate(RETRY)]
-
-
-@pytest.mark.parametrize(
-    ("abilities", "format_sent"),
-    [
-        ({"structured_output": False}, "json_object"),
-        ({"structured_output": False, "json_output": False}, None),
-    ],
-)
-async def test_models_without_structured_output_decide_as_well(
-    abilities: dict[str, bool], format_sent: str | None
-):
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        agent = agent_of(server, client={"model_info": model_info(**abilities)})
-        message = await answer(agent)
-    assert message.content == "It is 42."
-    assert server.requests[1].get("response_format", {}).get("type") == format_sent
-    assert "JSON Schema" in contents(server.requests[1])[-1]
-
-
-async def test_a_server_that_refuses_structured_output_is_asked_otherwise():
-    refusal = HttpError(400, "response_format is not supported")
-    replies = [Text(FAILS), refusal, refusal, Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        assert (await answer(agent_of(server))).content == "It is 42."
-
-
-async def test_a_declined_retry_keeps_its_reason_for_the_reflection_and_for_programs():
-    async with ScriptedServer([Text(FAILS), Json(GIVE_UP), Text("Sorry.")]) as server:
-        message = await answer(agent_of(server))
-    assert "No further attempt: It cannot be done." in contents(server.requests[-1])[-1]
-    assert record_of(message).retry_decisions == [RetryDecision(reason="It cannot be done.", retry=False)]
 
 
 async def test_after_the_last_attempt_no_decision_is_asked():
@@ -254,32 +91,6 @@ async def test_a_reason_cannot_smuggle_code_into_the_response():
     assert await agent.extract_code_blocks_from_messages([message]) == []
 
 
-async def test_the_response_carries_code_result_and_decisions_for_programs(tmp_path: Path):
-    # the next agent in a team saw the reflection only
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server, confined(tmp_path) as executor:
-        message = await answer(agent_of(server, executor, approval_func=None))
-        record = record_of(message)
-        assert record.code_file is not None
-        # it goes with the executor
-        assert (tmp_path / record.code_file).read_text() == "print(42)\n"
-    assert [(block.language, block.code) for block in record.blocks] == [("python", "print(42)\n")]
-    assert [block.code for block in record.superseded] == ["1 / 0\n"]
-    assert (record.exit_code, record.outcome, record.output) == (0, "completed", "42\n")
-    assert (record.attempts, record.retry_decisions) == (2, [RetryDecision.model_validate(RETRY)])
-
-
-async def test_a_time_out_is_an_error_that_can_be_mended(tmp_path: Path):
-    forever = "```python\nwhile True: pass\n```"
-    replies = [Text(forever), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server, confined(tmp_path, timeout=1) as executor:
-        items = await turn(agent_of(server, executor, approval_func=None))
-    executions = [item.result for item in items if isinstance(item, CodeExecutionEvent)]
-    assert [result.exit_code for result in executions] == [124, 0]
-    assert "timeout" in executions[0].output
-    assert "timeout" in contents(server.requests[1])[-2]
-
-
 async def test_code_in_a_language_that_is_not_supported_is_named_to_the_model_and_to_the_user():
     # an unsupported language was dropped silently beside a supported one
     both = PRINTS_42 + "and\n```ruby\nputs 42\n```\n"
@@ -296,67 +107,6 @@ async def test_an_answer_with_code_of_an_unsupported_language_only_says_that_it_
         message = await answer(agent_of(server))
     assert message.content.endswith("[Code not run, its language is not supported here: ruby]")
     assert message.metadata == {}
-
-
-async def test_a_stream_of_the_model_is_passed_on_and_so_is_the_output():
-    chunks = ["4", "2\n"]
-    executor = Streaming(*chunks, ExecutionResult(exit_code=0, output="42\n"))
-    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.", piece=3)]) as server:
-        items = await turn(agent_of(server, executor, model_client_stream=True, stream_output=True))
-    said = [item.content for item in items if isinstance(item, ModelClientStreamingChunkEvent)]
-    assert "".join(said) == PRINTS_42 + "42\n" + "It is 42."
-    assert said[-5:-3] == chunks
-
-
-async def test_output_is_not_streamed_unless_asked_for():
-    executor = Streaming("42\n", ExecutionResult(exit_code=0, output="42\n"))
-    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
-        items = await turn(agent_of(server, executor))
-    assert not [item for item in items if isinstance(item, ModelClientStreamingChunkEvent)]
-
-
-async def test_output_comes_while_the_code_runs(tmp_path: Path):
-    code = (
-        "```python\nimport pathlib, time\nprint('started', flush=True)\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('done')\n```"
-    )
-    async with ScriptedServer([Text(code)]) as server, confined(tmp_path, timeout=10) as executor:
-        agent = agent_of(server, executor, approval_func=None, stream_output=True, reflect=False)
-        items: list[Any] = []
-        async for item in agent.run_stream(task=TASK):
-            items.append(item)
-            if isinstance(item, ModelClientStreamingChunkEvent) and "started" in item.content:
-                (tmp_path / "go").touch()
-    assert items[-1].messages[-1].content == "started\ndone\n"
-
-
-async def test_the_executor_starts_while_the_first_call_to_the_model_is_under_way():
-    executor = Streaming("42\n", ExecutionResult(exit_code=0, output="42\n"))
-    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
-        async for item in agent_of(server, executor).on_messages_stream([user(TASK)], CancellationToken()):
-            if isinstance(item, CodeGenerationEvent):
-                # the code is not executed yet
-                assert (executor.starts, executor.executed) == (1, [])
-    assert not server.unused
-
-
-async def test_what_a_model_cannot_see_is_left_out_of_every_call():
-    task = MultiModalMessage(content=["What is this?", picture()], source="user")
-    replies = [Text(FAILS), Json(RETRY), Text(PRINTS_42), Text("It is 42.")]
-    async with ScriptedServer(replies) as server:
-        agent = agent_of(server, client={"model_info": model_info(vision=False)})
-        message = await answer(agent, task)
-    assert message.content == "It is 42."
-    assert [str(contents(request)).count("<image>") for request in server.requests] == [1] * 4
-    async with ScriptedServer([Text("A square.")]) as server:
-        await turn(agent_of(server), task)
-    assert "image_url" in str(server.requests[0])
-
-
-async def test_a_model_without_a_system_message_gets_none():
-    async with ScriptedServer([Text("Hello.")]) as server:
-        await turn(agent_of(server, system_message=None))
-    assert [message["role"] for message in server.requests[0]["messages"]] == ["user"]
 
 
 async def test_the_context_is_a_conversation_that_can_go_on():
@@ -393,30 +143,6 @@ async def test_an_answer_that_was_cut_off_is_told_to_the_model():
         await turn(agent, user("And now?"))
     told = "This answer was cut off at the model's token limit."
     assert contents(server.requests[2])[4:6] == ["It is 4", told]
-
-
-@pytest.mark.parametrize("settings", [{}, {"stream_options": {"include_usage": True}}])
-async def test_a_streamed_model_costs_what_it_costs_otherwise(settings: dict[str, Any]):
-    async with ScriptedServer([Text(PRINTS_42), Text("It is 42.")]) as server:
-        agent = agent_of(server, Foreign(), model_client_stream=True, client=settings)
-        message = await answer(agent)
-    assert message.models_usage == RequestUsage(200, 20)
-
-
-async def test_a_text_that_no_encoding_can_write_does_not_break_anything():
-    lone = "\ud800"
-    async with ScriptedServer([Text(f"```python\nprint('{lone}')\n```"), Text(f"Odd: {lone}")]) as server:
-        agent = agent_of(server, Foreign(CodeResult(exit_code=0, output=f"{lone}\n")))
-        message = await answer(agent)
-    assert message.content == "Odd: ?"
-    assert record_of(message).output == "?\n"
-    json.dumps(await agent.save_state()).encode()
-
-
-async def test_an_environment_that_fails_is_an_error_and_no_answer():
-    async with ScriptedServer([HttpError(401, "wrong key")]) as server:
-        with pytest.raises(AuthenticationError, match="wrong key"):
-            await turn(agent_of(server))
 
 
 async def test_autogens_class_gets_the_task_wrong_where_ours_does_not():

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import (
     CodeExecutionEvent,
     CodeGenerationEvent,
-    ModelClientStreamingChunkEvent,
-    MultiModalMessage,
-    TextMessage,
-    ThoughtEvent,
 )
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_core.models import RequestUsage
-from openai import AuthenticationError
 from support.agents import (
     TASK,
     answer,
     contents,
-    model_info,
-    picture,
     record_of,
     replay,
-    response,
     summary,
     turn,
     user,
 )
 from support.codeact import agent_of, outputs, py
-from support.openai_server import HttpError, ScriptedServer, Text
+from support.openai_server import ScriptedServer, Text
 
-from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.agents.observations import Ending
-from codeact_team.core.execution import Outcome, SessionResult
+from codeact_team.core.execution import SessionResult
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 
 Session = ConfinedSessionCodeExecutor
@@ -164,88 +152,9 @@ async def test_a_shell_block_works_beside_python_in_the_same_directory(session: 
     assert outputs(await turn(agent_of(replay(*replies), session)))[-1] == "42\n"
 
 
-async def test_every_call_sees_the_task_and_the_instructions_exactly_once(session: Session):
-    # each retry added the task to the model context again
-    async with ScriptedServer([Text(ADD), Text(py("1 / 0")), Text(SHOW), Text("55")]) as server:
-        await turn(agent_of(server, session))
-    assert [str(contents(request)).count(TASK) for request in server.requests] == [1] * 4
-    for request in server.requests:
-        assert [message["role"] for message in request["messages"]].count("system") == 1
-
-
-async def test_the_usage_on_the_response_is_that_of_all_calls(session: Session):
-    # token usage of all but the last call was lost
-    replies = [
-        Text(ADD, prompt_tokens=1, completion_tokens=2),
-        Text(SHOW, prompt_tokens=10, completion_tokens=20),
-        Text("55", prompt_tokens=100, completion_tokens=200),
-    ]
-    async with ScriptedServer(replies) as server:
-        final = await response(agent_of(server, session))
-    assert final.chat_message.models_usage == RequestUsage(prompt_tokens=111, completion_tokens=222)
-    assert [message.models_usage for message in final.inner_messages or []] == [None] * 4
-
-
-async def test_the_inner_messages_are_what_was_yielded_before_the_response_except_chunks(session: Session):
-    # inner_messages was empty
-    replies = [Text(ADD, reasoning="Hm."), Text("It is 55.")]
-    async with ScriptedServer(replies) as server:
-        *yielded, final = await turn(agent_of(server, session, model_client_stream=True))
-    assert isinstance(final, Response)
-    kept = [item for item in yielded if not isinstance(item, ModelClientStreamingChunkEvent)]
-    assert len(kept) < len(yielded)
-    assert final.inner_messages == kept
-    assert [type(item) for item in kept] == [ThoughtEvent, CodeGenerationEvent, CodeExecutionEvent]
-
-
-async def test_the_response_carries_code_and_result_for_programs(session: Session):
-    # the next agent in a team saw neither the code, nor the output, nor the exit code
-    message = await answer(agent_of(replay(ADD, SHOW, "It is 55."), session))
-    record = record_of(message)
-    assert [block.code for block in record.blocks] == ["total\n"]
-    assert [block.code for block in record.superseded] == ["total = sum(range(1, 11))\n"]
-    assert (record.output, record.exit_code, record.outcome) == ("55\n", 0, Outcome.COMPLETED)
-    assert record.attempts == 2
-
-
 async def test_an_answer_without_any_code_has_no_record(session: Session):
     message = await answer(agent_of(replay("Hello."), session))
     assert message.metadata == Ending.ANSWERED.to_metadata()
-
-
-async def test_words_and_output_are_streamed_in_order(session: Session):
-    reply = py("print('first'); print('second')")
-    async with ScriptedServer([Text(reply, piece=7), Text("Done.", piece=2)]) as server:
-        agent = agent_of(server, session, model_client_stream=True, stream_output=True)
-        items = await turn(agent)
-    kinds = [type(item) for item in items]
-    assert kinds.index(CodeGenerationEvent) < kinds.index(CodeExecutionEvent)
-    said = "".join(item.content for item in items if isinstance(item, ModelClientStreamingChunkEvent))
-    assert said == f"{reply}first\nsecond\nDone."
-    between = items[kinds.index(CodeGenerationEvent) + 1 : kinds.index(CodeExecutionEvent)]
-    assert "".join(item.to_text() for item in between if not isinstance(item, Response)) == "first\nsecond\n"
-
-
-async def test_nothing_is_streamed_unless_asked_for(session: Session):
-    items = await turn(agent_of(replay(SHOW.replace("total", "1"), "One."), session))
-    assert not [item for item in items if isinstance(item, ModelClientStreamingChunkEvent)]
-
-
-async def test_the_executor_starts_while_the_model_is_writing(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-):
-    starts: list[str] = []
-    start = session.start
-
-    async def noted() -> None:
-        starts.append("start")
-        await start()
-
-    monkeypatch.setattr(session, "start", noted)
-    async with ScriptedServer([Text(ADD), Text("55")]) as server:
-        async for item in agent_of(server, session).run_stream(task=TASK):
-            if isinstance(item, CodeGenerationEvent):
-                assert starts == ["start"], "the code is not executed yet"
 
 
 async def test_artifacts_are_in_the_event_and_named_to_the_model(session: Session):
@@ -256,29 +165,6 @@ async def test_artifacts_are_in_the_event_and_named_to_the_model(session: Sessio
     assert isinstance(event.result, SessionResult)
     assert [artifact.mime_type for artifact in event.result.artifacts] == ["image/png"]
     assert "Made: image/png, 3.0 kB" in contents(server.requests[1])[-1]
-
-
-async def test_what_a_model_cannot_see_is_left_out(session: Session):
-    task = MultiModalMessage(content=["What is this?", picture()], source="user")
-    async with ScriptedServer([Text(ADD), Text("A square."), Text("A square.")]) as server:
-        blind = CodeActAgent("coder", server.client(model_info=model_info(vision=False)), session)
-        await turn(blind, task)
-        await turn(agent_of(server, session), task)
-    assert [str(request).count("image_url'") > 0 for request in server.requests] == [False, False, True]
-
-
-async def test_an_environment_that_fails_is_an_error_and_no_answer(session: Session):
-    async with ScriptedServer([HttpError(401, "wrong key")]) as server:
-        with pytest.raises(AuthenticationError, match="wrong key"):
-            await turn(agent_of(server, session))
-
-
-async def test_it_works_in_a_team(session: Session):
-    agent = agent_of(replay(ADD, SHOW, "It is 55.", "Still 55."), session)
-    team = RoundRobinGroupChat([agent], max_turns=2)
-    result = await team.run(task=TASK)
-    said: list[Any] = [message for message in result.messages if isinstance(message, TextMessage)]
-    assert [message.content for message in said] == [TASK, "It is 55.", "Still 55."]
 
 
 async def test_a_run_without_a_new_message_goes_on_with_the_task(session: Session):

@@ -201,13 +201,6 @@ async def test_code_in_the_users_message_is_not_run(session: Session):
     assert outputs(items) == []
 
 
-async def test_a_text_that_no_encoding_can_write_does_not_break_anything(session: Session):
-    lone = "\ud800"
-    async with ScriptedServer([Text(py(f"print('{lone}')")), Text(f"Odd: {lone}")]) as server:
-        message = await answer(agent_of(server, session))
-    assert message.content == "Odd: ?"
-
-
 @pytest.mark.filterwarnings("ignore:No text content")
 async def test_a_stream_that_is_none_is_an_error_and_no_silent_model(session: Session):
     async with ScriptedServer([Garbage()]) as server:

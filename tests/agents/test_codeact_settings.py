@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.base import Handoff
-from autogen_core import ComponentModel
-from autogen_core.model_context import BufferedChatCompletionContext
-from autogen_core.models import LLMMessage, UserMessage
 from pydantic import ValidationError
-from support.agents import TOOL_FIELDS, Foreign, answer, replay, yes
-from support.codeact import agent_of, own_session, py
-from support.openai_server import ScriptedServer, Text
+from support.agents import Foreign, replay, yes
 
 from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.agents.codeact.config import CODEACT_SYSTEM_MESSAGE, CodeActAgentConfig
-from codeact_team.config import yaml12
-from codeact_team.core.providers import Policy, using
+from codeact_team.agents.codeact.config import CODEACT_SYSTEM_MESSAGE
 from codeact_team.errors import SettingError
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
-from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 
 def made(**settings: Any) -> CodeActAgent:
@@ -30,11 +22,6 @@ def made(**settings: Any) -> CodeActAgent:
         "code_executor": ConfinedSessionCodeExecutor(work_dir="coding"),
     }
     return CodeActAgent(**usual | settings)
-
-
-def through_yaml(model: ComponentModel) -> ComponentModel:
-    text = yaml12.write(model.model_dump(mode="json", exclude_none=True))
-    return ComponentModel.model_validate(yaml12.parse(text)[0])
 
 
 @pytest.mark.parametrize(
@@ -93,61 +80,6 @@ def test_a_config_with_a_wrong_or_unknown_key_is_refused(config: dict[str, Any])
         CodeActAgent.load_component(dumped)
 
 
-FIELDS: dict[str, Any] = {
-    "functions": ["textwrap:dedent", "os.path:join"],
-    "handoffs": ["reviewer", Handoff(target="b", name="to_b", description="For b.", message="Yours.")],
-    "description": "Does things.",
-    "system_message": "You act by code.\n$functions",
-    "model_client_stream": True,
-    "stream_output": True,
-    "rollback_on_error": True,
-    "max_steps": 7,
-    "max_seconds": 90.5,
-    "max_tokens": 10_000,
-    "max_retries_on_error": 0,
-    "max_pictures": 2,
-    "max_reflections": 2,
-    "attempts": 3,
-    "output_schema": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "default": None}}},
-    "approval_func": "codeact_team.core.providers:did_you_mean",
-}
-SAID: list[LLMMessage] = [UserMessage(content="What is it?", source="user")]
-
-
-def test_every_field_survives_dump_yaml_and_load():
-    # max_retries_on_error was lost by dump and load
-    dumped = made(model_context=BufferedChatCompletionContext(5, SAID), **FIELDS).dump_component()
-    handoff = FIELDS["handoffs"][1].model_dump()
-    assert {name: dumped.config[name] for name in FIELDS} == FIELDS | {"handoffs": ["reviewer", handoff]}
-    parts = {"name", "code_executor", "model_client", "model_context", "memory", *TOOL_FIELDS}
-    assert set(FIELDS) | parts == set(CodeActAgentConfig.model_fields), "nothing is left out of this test"
-    read = through_yaml(dumped)
-    assert read.model_dump(exclude_none=True) == dumped.model_dump(exclude_none=True)
-    loaded = CodeActAgent.load_component(read)
-    assert loaded.dump_component() == dumped
-
-
-@pytest.mark.parametrize("settings", [{}, {"system_message": ""}, {"handoffs": []}])
-def test_so_do_the_defaults(settings: dict[str, Any]):
-    dumped = made(**settings).dump_component()
-    assert CodeActAgent.load_component(through_yaml(dumped)).dump_component() == dumped
-    assert dumped.provider == "codeact_team.CodeActAgent"
-
-
-def test_a_config_that_omits_the_system_message_gets_the_default_one():
-    # YAML that omits system_message lost the default
-    dumped = made().dump_component()
-    del dumped.config["system_message"]
-    loaded = CodeActAgent.load_component(dumped)
-    assert loaded.dump_component().config["system_message"] == CODEACT_SYSTEM_MESSAGE
-
-
-async def test_a_loaded_buffered_context_holds_messages():
-    # buffered contexts reloaded messages as plain dicts
-    dumped = made(model_context=BufferedChatCompletionContext(5, SAID)).dump_component()
-    assert await CodeActAgent.load_component(dumped).model_context.get_messages() == SAID
-
-
 def add(a: int, b: int) -> int:
     return a + b
 
@@ -170,22 +102,6 @@ def test_what_cannot_be_dumped_is_named(settings: dict[str, Any], text: str):
         made(**settings).dump_component()
 
 
-@pytest.mark.parametrize("path", ["os.system", "nowhere.at:all", "function"])
-def test_an_approval_function_that_is_not_there_is_refused(path: str):
-    with pytest.raises(Exception, match=path.replace(":", ".")[:8]):
-        made(approval_func=path)
-
-
-def test_it_runs_in_docker_as_well():
-    made(code_executor=DockerSessionCodeExecutor())
-
-
-async def test_no_system_message_means_none():
-    async with ScriptedServer([Text("Hello.")]) as server:
-        await answer(made(model_client=server.client(), system_message=""))
-    assert [message["role"] for message in server.requests[0]["messages"]] == ["user"]
-
-
 def test_the_default_instructions_say_what_the_model_must_know():
     for words in (
         "```python",
@@ -197,16 +113,6 @@ def test_the_default_instructions_say_what_the_model_must_know():
         "data",
     ):
         assert words in CODEACT_SYSTEM_MESSAGE
-
-
-async def test_a_loaded_agent_works():
-    async with own_session() as executor:
-        agent = agent_of(replay(py("print(6 * 7)"), py("final_answer(43)")), executor)
-        dumped = agent.dump_component()
-    with using(Policy()):
-        loaded = CodeActAgent.load_component(through_yaml(dumped))
-    assert (await answer(loaded)).content == "43"
-    await loaded._loop.executor.stop()  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_model_that_cannot_call_tools_is_fine_without_handoffs():

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from autogen_core import CancellationToken
 from autogen_core.model_context import (
     BufferedChatCompletionContext,
     ChatCompletionContext,
@@ -27,19 +26,6 @@ GONE = "its variables, functions and imports are gone"
 
 def through_json(state: Any) -> Any:
     return json.loads(json.dumps(state))
-
-
-async def test_reset_forgets_the_conversation_and_the_variables(fresh_session: Session):
-    # on_reset kept the context
-    async with ScriptedServer(
-        [Text(py("x = 42")), Text("Done."), Text(py("print(x)")), Text("Oh.")]
-    ) as server:
-        agent = agent_of(server, fresh_session)
-        await turn(agent)
-        await agent.on_reset(CancellationToken())
-        items = await turn(agent, user("What is x?"))
-    assert "NameError" in outputs(items)[0]
-    assert contents(server.requests[2])[1:] == ["What is x?"]
 
 
 async def test_another_agent_goes_on_where_the_first_one_was_saved(fresh_session: Session):

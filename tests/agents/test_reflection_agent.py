@@ -10,10 +10,8 @@ from autogen_agentchat.base import Response
 from autogen_agentchat.messages import HandoffMessage, MultiModalMessage, TextMessage, ThoughtEvent
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeResult
-from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.models import RequestUsage, UserMessage
 from openai import RateLimitError
-from pydantic import ValidationError
 from support.agents import (
     GIVE_UP,
     PRINTS_42,
@@ -46,7 +44,6 @@ from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.core.execution import Outcome
-from codeact_team.errors import SettingError
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, Verdict
 
 ACCEPTED = Verdict(accepted=True)
@@ -271,47 +268,6 @@ async def test_an_environment_that_fails_is_an_error_and_no_verdict():
     async with ScriptedServer([HttpError(429, "slow down")]) as server:
         with pytest.raises(RateLimitError, match="slow down"):
             await turn(ReflectionAgent("reflection", server.client()))
-
-
-async def test_without_a_system_message_none_is_sent():
-    async with ScriptedServer([Json(ACCEPTED)]) as server:
-        await turn(ReflectionAgent("reflection", server.client(), system_message=""))
-    assert contents(server.requests[0])[0] == TASK
-
-
-def test_every_field_survives_dump_and_load():
-    context = BufferedChatCompletionContext(5, [UserMessage(content="Hello.", source="user")])
-    agent = ReflectionAgent(
-        "critic", replay(), model_context=context, description="Judges.", system_message="Be strict."
-    )
-    dumped = agent.dump_component()
-    assert dumped.provider == "codeact_team.ReflectionAgent"
-    assert {key: dumped.config[key] for key in ("name", "description", "system_message")} == {
-        "name": "critic",
-        "description": "Judges.",
-        "system_message": "Be strict.",
-    }
-    assert ReflectionAgent.load_component(dumped).dump_component() == dumped
-
-
-def test_a_short_config_gets_the_defaults():
-    dumped = ReflectionAgent("reflection", replay()).dump_component()
-    for key in ("model_context", "description", "system_message"):
-        del dumped.config[key]
-    loaded = ReflectionAgent.load_component(dumped).dump_component()
-    assert loaded.config["system_message"] == REFLECTION_SYSTEM_MESSAGE
-    dumped.config["system"] = "?"
-    with pytest.raises(ValidationError, match="system"):
-        ReflectionAgent.load_component(dumped)
-
-
-def test_a_part_that_cannot_be_dumped_is_named():
-    class Local(BufferedChatCompletionContext):
-        component_provider_override = None
-
-    agent = ReflectionAgent("reflection", replay(), model_context=Local(3))
-    with pytest.raises(SettingError, match=r"^model_context: Local cannot be dumped: "):
-        agent.dump_component()
 
 
 def test_a_retry_of_the_executor_is_no_verdict():

@@ -64,22 +64,6 @@ async def test_what_cannot_be_copied_is_told_with_the_failure(
     assert looked == "[1, 2]\n"
 
 
-async def test_the_other_agent_has_it_for_its_retries(fresh_session: ConfinedSessionCodeExecutor) -> None:
-    retry = '{"retry": true, "reason": "a name was wrong"}'
-    client = replay(
-        "```python\nn = 1\n```\n```python\nn += 1\nboom\n```",
-        retry,
-        "```python\nprint('n' in globals())\n```",
-        "it is gone",
-    )
-    agent = CodeExecutorAgent(
-        "executor", fresh_session, model_client=client, max_retries_on_error=1, rollback_on_error=True
-    )
-    failed, looked = outputs(await turn(agent))
-    assert SET_BACK in failed
-    assert looked == "False\n"
-
-
 def test_it_needs_variables() -> None:
     with pytest.raises(SettingError, match="rollback_on_error: Streaming keeps no variables to go back to"):
         CodeExecutorAgent("executor", Streaming(), rollback_on_error=True)

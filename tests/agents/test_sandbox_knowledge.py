@@ -31,7 +31,7 @@ from codeact_team.agents.messages import describe_sandbox
 from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import DescriptionEnded
 from codeact_team.core.execution import ExecutionResult
-from codeact_team.core.sandbox_description import SandboxDescription, noted_task
+from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import SandboxError
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 
@@ -63,15 +63,6 @@ async def test_an_agent_that_repairs_code_is_told_when_its_model_is_asked(tmp_pa
     assert len(set(told)) == 1
 
 
-async def test_who_is_given_no_instructions_is_told_nothing(session: ConfinedSessionCodeExecutor):
-    async with ScriptedServer([Text("Hello."), Text("Hello.")]) as server:
-        await answer(agent_of(server, session, system_message=""))
-        await turn(CodeExecutorAgent("e", session, model_client=server.client(), system_message=None))
-    assert [[message["role"] for message in request["messages"]] for request in server.requests] == [
-        ["user"]
-    ] * 2
-
-
 async def test_an_executor_of_others_is_not_described():
     model = replay("Hello.", "Hello.")
     for executor in (Foreign(), Streaming(ExecutionResult(0, ""))):
@@ -90,20 +81,6 @@ async def test_packages_that_cannot_be_had_are_an_error_before_a_model_is_paid(
     with pytest.raises(SandboxError, match="nowhere"):
         await turn(agent_of(model, ConfinedSessionCodeExecutor(packages=["nowhere"])))
     assert calls_of(model) == 0
-
-
-async def test_an_agent_that_is_told_by_its_instructions_does_not_read_it_in_the_task_again(
-    session: ConfinedSessionCodeExecutor,
-):
-    note = "The sandbox in which the code runs: a note."
-    async with ScriptedServer([Text("1"), Text("2"), Text("3")]) as server:
-        await answer(agent_of(server, session), noted_task("Do it.", note))
-        await answer(
-            CodeExecutorAgent("e", session, model_client=server.client(), max_retries_on_error=0),
-            noted_task("Do it.", note),
-        )
-        await answer(agent_of(server, session, system_message=""), noted_task("Do it.", note))
-    assert [contents(request)[-1] for request in server.requests] == ["Do it.", "Do it.", f"Do it.\n\n{note}"]
 
 
 async def test_it_passes_the_dispatcher_and_is_told(session: ConfinedSessionCodeExecutor):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from autogen_agentchat.base import Response
 from autogen_agentchat.messages import TextMessage, ThoughtEvent
-from autogen_core.code_executor import CodeBlock, CodeResult
-from support.agents import GIVE_UP, PRINTS_42, TASK, Foreign, contents, replay, turn, user, yes
+from autogen_core.code_executor import CodeBlock
+from support.agents import PRINTS_42, Foreign, contents, turn, yes
 from support.codeact import agent_of as codeact_of
 from support.codeact import outputs, py
 from support.openai_server import ScriptedServer, Text
@@ -78,15 +77,6 @@ async def test_what_another_agent_has_only_thought_of_is_not_run():
     assert await agent.extract_code_blocks_from_messages([message]) == []
 
 
-async def test_the_thoughts_before_a_decision_are_told():
-    replies = [PRINTS_42, f'<think>Perhaps {{"retry": true}}?</think>{json.dumps(GIVE_UP)}']
-    failing = Foreign(CodeResult(exit_code=1, output="no"))
-    agent = CodeExecutorAgent(
-        "a", failing, model_client=replay(*replies, "No."), max_retries_on_error=1, approval_func=yes
-    )
-    assert thoughts(await turn(agent)) == ['Perhaps {"retry": true}?']
-
-
 async def test_a_reviewers_thoughts_are_no_verdict():
     verdict = Verdict(accepted=False, problems=["It is 41."])
     thought = f"Could it be {Verdict(accepted=True).model_dump_json()}?"
@@ -111,14 +101,3 @@ async def test_an_agent_that_acts_by_code_neither_runs_its_thoughts_nor_answers_
         Ending.ANSWERED,
     )
     assert "nothing but a thought" in contents(server.requests[2])[-1]
-
-
-async def test_the_thoughts_before_a_decision_of_an_agent_that_acts_by_code_are_told(session: Session):
-    replies = [
-        Text(py("1 / 0")),
-        Text('<think>Hm.</think>{"reason": "Divide by 1.", "retry": true}'),
-        Text("No."),
-    ]
-    async with ScriptedServer(replies) as server:
-        items = await turn(codeact_of(server, session, max_retries_on_error=1), user(TASK))
-    assert thoughts(items) == ["Hm."]

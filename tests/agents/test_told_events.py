@@ -8,8 +8,7 @@ from contextvars import Context
 from typing import Any
 
 import pytest
-from autogen_agentchat.messages import CodeExecutionEvent, CodeGenerationEvent, ThoughtEvent
-from support.agents import FAILS, PRINTS_42, RETRY, TASK, Foreign, Item, replay, turn, user, yes
+from support.agents import PRINTS_42, TASK, Foreign, Item, replay, turn, user, yes
 from support.codeact import agent_of, py
 
 from codeact_team.agents.agent_config import ToolLimits
@@ -67,26 +66,6 @@ async def test_an_executor_agent_without_a_model_tells_of_its_block():
     assert (ended.span, ended.agent, ended.exit_code, ended.output) == (began.span, "executor", 0, "42\n")
     assert began.parent == only(heard, events.TurnBegan).span
     assert ended.message_id == response.chat_message.id  # type: ignore[union-attr]
-
-
-async def test_events_and_the_messages_that_say_the_same_have_the_same_id():
-    make = lambda: CodeExecutorAgent(  # noqa: E731
-        "executor",
-        Foreign(),
-        model_client=replay(FAILS, json.dumps(RETRY), PRINTS_42, "It is 42."),
-        max_retries_on_error=1,
-        approval_func=yes,
-    )
-    heard, items = await told(make)
-    sent = {event.message.id: event.message for event in heard if isinstance(event, events.MessageSent)}
-    by_id = {getattr(event, "message_id", None): event for event in heard}
-    for item in items:
-        if isinstance(item, CodeGenerationEvent):
-            assert sent[item.id] == item
-        if isinstance(item, CodeExecutionEvent):
-            assert isinstance(by_id[item.id], events.BlockEnded)
-        if isinstance(item, ThoughtEvent):
-            assert sent[item.id] == item
 
 
 async def test_calls_of_tools_are_told_when_they_begin_and_end_as_parts_of_their_block(
@@ -182,18 +161,6 @@ async def test_what_was_recorded_answers_instead_of_the_world(session: ConfinedS
     assert other.names == one.names
     assert other.artifacts == one.artifacts
     assert [artifact.size for artifact in one.artifacts] == [256]
-
-
-async def test_a_block_that_a_handler_refuses_ends_the_turn_with_its_error():
-    async def refuse(effect: Effect[Any], do: Perform) -> Any:
-        raise PermissionError("not today")
-
-    executor = Foreign()
-    dispatcher = Dispatcher(refuse)
-    with dispatcher, pytest.raises(PermissionError, match="not today") as caught:
-        await turn(CodeExecutorAgent("executor", executor, approval_func=yes), user(PRINTS_42))
-    assert executor.executed == []
-    assert caught.value.args == ("not today",)
 
 
 async def test_a_team_of_autogens_is_explained_by_the_error_itself():

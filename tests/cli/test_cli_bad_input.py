@@ -11,14 +11,10 @@ from command_line import (
     environment,
     in_this_process,
     lines,
-    local_model,
     talker,
     without_advice,
 )
 from support.fork_server import start
-from support.openai_server import AnyReply, Garbage, HttpError, ScriptedServer
-
-MASKED = "sk-proj-***********************wxyz"
 
 
 def one_message(stderr: str) -> str:
@@ -60,23 +56,6 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: l
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stderr.startswith("error: ")
-
-
-@pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        (HttpError(401, f"Incorrect API key provided: {MASKED}"), "does not accept the API key (401): check"),
-        (HttpError(503, "Overloaded"), "the model's server failed (503): Overloaded; try again later"),
-        (Garbage(), "something that is no chat completion: check `base_url`"),
-    ],
-)
-def test_a_model_server_that_does_not_work(tmp_path: Path, reply: AnyReply, said: str):
-    with ScriptedServer.in_thread([reply]) as server:
-        result = codeact_team("run", talker(tmp_path), "A task", cwd=tmp_path, **local_model(server.base_url))
-    assert result.returncode == (75 if isinstance(reply, HttpError) and reply.status == 503 else 2)
-    assert said in without_advice(result.stderr).splitlines()[-1]
-    assert "Traceback" not in result.stdout + result.stderr
-    assert "wxyz" not in result.stdout + result.stderr
 
 
 def test_a_failure_is_the_result_for_programs_too(tmp_path: Path):

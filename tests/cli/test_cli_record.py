@@ -80,27 +80,6 @@ def test_a_run_may_be_kept_elsewhere_or_not_at_all(tmp_path: Path) -> None:
     assert not (tmp_path / ".codeact-team").exists()
 
 
-def test_a_directory_that_code_reaches_is_refused_before_a_model_is_asked(tmp_path: Path) -> None:
-    with ScriptedServer.in_thread([]) as server:
-        inside = CONFINED.replace("{confinement", "{work_dir: coding, confinement")
-        result = run_team(
-            server.base_url, "Multiply.", "--run-dir", "coding/runs", cwd=tmp_path, overrides=[inside]
-        )
-        assert server.requests == []
-    assert result.returncode == 2
-    assert "error: the run cannot be recorded in coding/runs: its code can reach " in result.stderr
-    assert "--run-dir, or run it with --no-record" in result.stderr
-
-
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    result = codeact_team(
-        "run", talker(tmp_path, ["Hello."]), "Greet.", "--run-dir", "file/runs", cwd=tmp_path
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: the run cannot be recorded in file/runs: Not a directory. ")
-
-
 def test_a_file_with_a_credential_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / ".env").write_bytes(b"\xff OPENAI_API_KEY=" + KEY.encode())

@@ -14,7 +14,6 @@ from command_line import (
     ACCEPT,
     CODE,
     COMMAND,
-    CONFINED,
     FAILS,
     REJECT,
     RETRY,
@@ -197,15 +196,6 @@ def test_an_agent_that_acts_by_code_has_to_come_to_an_answer(
     assert result.returncode == exit_code, result.stderr
     assert told in result.stdout
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(("code", "exit_code"), [("echo 7", 0), ("exit 3", 1)])
-def test_an_agent_alone_is_judged_by_the_code_it_ran(tmp_path: Path, code: str, exit_code: int):
-    alone = CONFINED.removeprefix("config.participants.executor.")
-    result = codeact_team("run", "executor", f"```sh\n{code}\n```", "-s", alone, cwd=tmp_path)
-    assert result.returncode == exit_code, result.stderr
-    assert f"── executor\n{'7' if exit_code == 0 else ''}" in result.stdout
-    assert f"exit code {0 if exit_code == 0 else 3}\n" in result.stdout
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, lines
 from support.fork_server import forked_by_command
 from support.openai_server import ScriptedServer, Text
 from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
@@ -97,34 +96,6 @@ def test_three_tools_of_an_mcp_server_in_one_block_one_of_them_approved_at_the_t
         terminal.wait_for("── answer\n50 gears were ordered.\n")
         assert terminal.end() == 0
     assert "def tools.stock.order(article: str, pieces: int)" in str(server.requests[0])
-
-
-def test_a_no_is_told_to_the_code_with_the_reason(config: str, tmp_path: Path):
-    with asked(config, tmp_path, Text(CODE), Text("Nothing was ordered.")) as (terminal, _):
-        terminal.type("n", ENTER)
-        terminal.wait_for(">")
-        terminal.type("not this month", ENTER)
-        terminal.wait_for("not approved: not this month")
-        terminal.wait_for("tools.stock.order: 1 call, ")
-        terminal.wait_for("1 denied")
-        assert terminal.end() == 0
-
-
-def test_ctrl_c_at_the_question_stops_the_run(config: str, tmp_path: Path):
-    with asked(config, tmp_path, Text(CODE)) as (terminal, _):
-        terminal.type(CTRL_C)
-        terminal.wait_for("── stopped")
-        assert terminal.end() == 130
-
-
-def test_a_program_that_reads_json_is_not_asked(config: str, tmp_path: Path):
-    with ScriptedServer.in_thread([Text(CODE), Text("Nothing was ordered.")]) as server:
-        result = codeact_team("run", config, "--allow-unsafe", "--json", TASK, cwd=tmp_path, **model(server))
-    assert result.returncode == 0, result.stderr
-    *events, summary = lines(result.stdout)
-    assert any("nobody is there to ask" in str(event) for event in events)
-    tools = {tool["name"]: tool["outcomes"] for tool in summary["tools"]}
-    assert tools == {"stock.articles": {"ok": 1}, "stock.count": {"ok": 3}, "stock.order": {"denied": 1}}
 
 
 def test_in_a_chat_a_person_is_asked_between_their_messages_and_always_holds_until_a_reset(

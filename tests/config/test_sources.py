@@ -109,12 +109,6 @@ def test_a_component_is_found_in_whatever_holds_it() -> None:
         validate_config({**MAPPING, "config": {1: 2}})
 
 
-def test_a_text_that_is_no_config_is_a_clear_error() -> None:
-    for text, message in (("{", "<config>:1: this is no YAML"), ("a\nb", "<config>: .*; this is text")):
-        with pytest.raises(ConfigError, match=message):
-            load_config(text)
-
-
 async def test_a_team_is_opened_from_a_mapping() -> None:
     source = {
         **MAPPING,

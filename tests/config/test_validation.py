@@ -343,12 +343,6 @@ def test_missing_variables_are_told_with_all_other_problems(write: Write) -> Non
     assert 'max_messages: expected a whole number, got "x"' in text
 
 
-def test_an_error_in_an_overridden_value_names_the_override(write: Write) -> None:
-    assert told(write(TEAM), "config.termination_condition.config.max_messages=many") == (
-        '-s config.termination_condition.config.max_messages: expected a whole number, got "many"'
-    )
-
-
 def test_an_error_inside_an_overridden_value_names_the_override_and_the_place_in_it(write: Write) -> None:
     value = "{provider: autogen_agentchat.conditions.MaxMessageTermination, config: {max_messages: x}}"
     assert told(write(TEAM), f"config.termination_condition={value}") == (

@@ -45,50 +45,6 @@ async def watched(seconds: float, work_dir: Path | None = None) -> AsyncGenerato
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_when_the_time_is_over_the_code_is_stopped() -> None:
-    async with watched(0.01) as one:
-        await one.stopped()
-        assert one.call.timed_out
-
-
-async def test_each_block_has_its_own_time() -> None:
-    async with watched(LONG) as one:
-        one.call.begin_block(0.01)
-        await one.stopped()
-        assert one.call.timed_out
-
-
-async def test_the_time_of_a_block_that_has_ended_does_not_count() -> None:
-    async with watched(0.01) as one:
-        one.call.block_ended = True
-        await asyncio.sleep(0.05)
-        assert not one.call.stop.done()
-
-
-async def test_a_cancellation_is_no_time_out() -> None:
-    async with watched(0.01) as one:
-        one.token.cancel()
-        await asyncio.sleep(0.05)
-        assert not one.call.timed_out
-
-
-async def test_a_workspace_that_has_grown_too_much_stops_the_code(tmp_path: Path) -> None:
-    async with watched(LONG, tmp_path) as one:
-        (tmp_path / "one").touch()
-        (tmp_path / "two").touch()
-        await one.stopped()
-        assert (one.call.exceeded, one.call.timed_out) == ("workspace_files: 1", False)
-
-
-async def test_time_does_not_count_within_a_pause() -> None:
-    async with watched(0.05) as one:
-        with one.call.paused():
-            await asyncio.sleep(0.2)
-            assert not one.call.stop.done()
-        await one.stopped()
-        assert one.call.timed_out
-
-
 async def test_pauses_may_be_nested_and_overlap() -> None:
     async with watched(0.05) as one:
         first, second = one.call.paused(), one.call.paused()

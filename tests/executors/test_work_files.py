@@ -142,15 +142,6 @@ def made(**settings: Any) -> SandboxedCodeExecutor:
 
 
 @confined
-async def test_what_cannot_be_given_is_told_before_anything_starts(kind: Kind, tmp_path: Path) -> None:
-    executor = kind.make(data=[tmp_path / "missing.csv"])
-    with pytest.raises(SettingError, match=r"there is no .*/missing\.csv"):
-        await executor.prepare()
-    with pytest.raises(SettingError, match=r"there is no .*/missing\.csv"):
-        await executor.start()
-
-
-@confined
 async def test_a_second_run_replaces_what_the_first_has_put_there_unless_it_was_changed(
     kind: Kind, tmp_path: Path, data: Sequence[Path]
 ) -> None:

@@ -13,14 +13,12 @@ from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
 from codeact_team.core.events import BudgetSpent, ClockReadingEnded
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import find_run
-from codeact_team.runs.opening import open_team
 from codeact_team.runs.result import Cost, RunEnding, RunResult
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 FAILS = Text("```python\nprint('so far')\n1 / 0\n```")
 RETRY = Json({"reason": "Mend it.", "retry": True})
 REJECT = Json({"problems": ["Too short."], "accepted": False, "next_step": "Again."})
-ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
 MODEL: dict[str, Any] = {
     "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
     "config": {"model": "gpt-4.1-2025-04-14"},
@@ -147,11 +145,6 @@ async def test_an_agent_that_has_come_to_its_answer_with_the_last_call_is_accept
     assert (result.ending, result.exit_code, result.answer) == (RunEnding.ACCEPTED, 0, "It is 42.")
 
 
-async def test_work_that_is_accepted_with_the_last_call_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _, _ = await run([CODE, REJECT, CODE, ACCEPT], monkeypatch, max_model_calls=4)
-    assert (result.ending, result.exit_code) == (RunEnding.ACCEPTED, 0)
-
-
 async def test_time_stops_a_call_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     result, recording, server = await run([Slow(3600, CODE)], monkeypatch, max_seconds=0.5)
     assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
@@ -171,25 +164,6 @@ async def test_processor_time_of_code_is_counted_and_the_next_block_refused(
     assert result.stop_reason is not None
     assert "of 0.1 processor seconds; a higher max_processor_seconds" in result.stop_reason
     assert len(server.requests) == 3
-
-
-async def test_each_task_of_a_team_that_stays_open_has_the_budget(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
-    file = team_file(tmp_path, talker(MODEL), max_model_calls=2)
-    async with ScriptedServer([Text(f"Answer {number}.") for number in range(6)]) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        opened = runner(file, Recording())
-        async with opened.open():
-            results = [await opened.run("A task") for _ in range(2)]
-        # also where nobody has opened a dispatcher
-        async with open_team(file) as alone:
-            result = await alone.run(task="A task")
-    assert [result.answer for result in results] == ["Answer 1.", "Answer 3."]
-    assert {result.ending for result in results} == {RunEnding.NOT_ACCEPTED}
-    assert result.stop_reason is not None
-    assert "2 of 2 model calls" in result.stop_reason
 
 
 async def test_a_cached_answer_costs_nothing_and_a_cache_goes_by_the_name_of_its_model(

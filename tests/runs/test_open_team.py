@@ -15,7 +15,8 @@ from autogen_agentchat.messages import BaseChatMessage
 from recording import CONFINED, NO_HTTP_RETRIES, Recording, runner, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
-from codeact_team.core.events import Opened
+from codeact_team.core.effects import Event
+from codeact_team.core.events import Opened, Output
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError
 from codeact_team.runs import run as task_stream
@@ -43,20 +44,21 @@ def speakers(recording: Recording) -> list[str]:
 
 
 class Listening(Recording):
-    """A recording that says when ``text`` has been said.
-
-    Args:
-        text: What to listen for, however many pieces it comes in.
-    """
+    """A recording that says when somebody has said ``text``, or code has written it, in however many pieces."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(self._hear_text)
+        super().__init__(lambda message: self._hear_text(message.to_text()))
         self.heard = asyncio.Event()
         self._text = text
         self._said = ""
 
-    def _hear_text(self, message: Any) -> None:
-        self._said += message.to_text()
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, Output):
+            self._hear_text(event.text)
+
+    def _hear_text(self, text: str) -> None:
+        self._said += text
         if self._text in self._said:
             self._said = ""
             self.heard.set()

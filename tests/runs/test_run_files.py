@@ -108,28 +108,6 @@ async def test_files_of_a_temporary_workspace_are_told_to_be_gone(tmp_path: Path
     assert note.startswith("the workspace was temporary, and these files are gone with it: `--out DIR`")
 
 
-async def test_a_second_run_replaces_the_results_of_the_first_and_nothing_else(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    code = "```python\nopen('a', 'w').write('{0}'); open('b', 'w').write('{0}')\n```"
-    await run_one(tmp_path, [code.format("1"), "Done."], out)
-    (out / "b").write_text("mine")
-    result = await run_one(tmp_path, [code.format("22"), "Done."], out)
-    assert told(result) == {"a": ("made", str(out / "a")), "b": ("made", str(out / "b-2"))}
-    assert {name: (out / name).read_text() for name in os.listdir(out)} == {
-        "a": "22",
-        "b": "mine",
-        "b-2": "22",
-    }
-
-
-async def test_originals_stay_also_where_the_copies_go_beside_them(tmp_path: Path) -> None:
-    (tmp_path / "sales.csv").write_text("a\n")
-    code = "```python\nopen('sales.csv', 'a').write('b')\n```"
-    result = await run_one(tmp_path, [code, "Done."], tmp_path, data=[str(tmp_path / "sales.csv")])
-    assert told(result) == {"sales.csv": ("changed", str(tmp_path / "sales-2.csv"))}
-    assert (tmp_path / "sales.csv").read_text() == "a\n"
-
-
 async def test_a_run_that_fails_or_is_not_accepted_has_its_files(tmp_path: Path) -> None:
     failed = await run_one(tmp_path, ["```python\nopen('a', 'w')\n1 / 0\n```"], tmp_path / "failed")
     assert (failed.ending, list(told(failed))) == (RunEnding.FAILED, ["a"])
@@ -176,15 +154,6 @@ async def test_where_no_copies_can_be_written_nothing_is_opened(tmp_path: Path, 
     assert result.ending is RunEnding.FAILED
     assert str(tmp_path / out if out != "/proc/1/x" else out) in (result.error or "")
     assert recording.events == [result]
-
-
-async def test_data_that_is_not_there_is_told_before_a_model_is_asked(tmp_path: Path) -> None:
-    recording = Recording()
-    source = saved(tmp_path, analyst("analyst", [SHOWS], data=[str(tmp_path / "salse.csv")]))
-    result = await runner(source, recording).run_once("A task")
-    assert result.error is not None
-    assert result.error.startswith(f"data: there is no {tmp_path}/salse.csv")
-    assert [type(event) for event in recording.events] == [Opened, RunResult]
 
 
 async def test_code_leads_the_copies_nowhere_else(tmp_path: Path) -> None:
@@ -255,15 +224,3 @@ async def test_long_names_do_not_keep_the_loop_waiting(tmp_path: Path) -> None:
                 pass
     assert len(files.found) == 500
     assert turns.longest < SHORT / 2
-
-
-async def test_what_cannot_be_copied_is_told_file_by_file(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "a").write_text("a file, and no directory")
-    code = "```python\nimport os\nos.mkdir('a'); [open(name, 'w') for name in ('a/b', 'c', '.profile')]\n```"
-    result = await run_one(tmp_path, [code, "Done."], out)
-    assert told(result) == {".profile": ("made", None), "a/b": ("made", None), "c": ("made", str(out / "c"))}
-    assert [file.problem for file in result.files] == ["it is hidden", "Not a directory", ""]
-    # somebody can make room for that one
-    assert result.files_due == 1

@@ -121,9 +121,13 @@ async def run_detached(sandbox: ConfinedSandbox, mark: str) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Those of a process."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    """The children of a process, whichever of its threads has started them."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # a thread may end meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def supervisors() -> list[int]:

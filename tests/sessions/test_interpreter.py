@@ -8,12 +8,6 @@ import pytest
 from support.interpreter import Gone, RunningInterpreter
 
 
-def test_variables_live_on(interpreter: RunningInterpreter) -> None:
-    interpreter.run("x = 20")
-    interpreter.run("x += 1")
-    assert interpreter.run("print(2 * x)").output == "42\n"
-
-
 # separate globals and locals made these raise NameError
 @pytest.mark.parametrize(
     ("code", "output"),
@@ -101,12 +95,6 @@ def test_code_runs_once(interpreter: RunningInterpreter) -> None:
     assert interpreter.run("runs").output == "1\n"
 
 
-def test_output_before_an_error_is_kept(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("print('before')\nraise ValueError('no')")
-    assert ran.exit_code == 1
-    assert ran.output.startswith("before\nTraceback")
-
-
 def test_an_import_from_the_future_holds_for_its_own_block(interpreter: RunningInterpreter) -> None:
     code = "def f(x: int): pass\nf.__annotations__['x']"
     assert interpreter.run(f"from __future__ import annotations\n{code}").output == "'int'\n"
@@ -168,11 +156,6 @@ def test_text_that_is_no_code_is_a_failure(interpreter: RunningInterpreter, code
     assert ran.exit_code == 1
     assert "Error" in ran.output
     assert interpreter.run("'alive'").output == "'alive'\n"
-
-
-def test_a_large_block_runs(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("x = '" + "y" * 5_000_000 + "'\nlen(x)")
-    assert ran.output == "5000000\n"
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,6 @@ def test_ids_are_never_used_again(interpreter: RunningInterpreter) -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_gathered_calls_are_made_at_once_and_answered_in_any_order(interpreter: RunningInterpreter) -> None:
-    interpreter.start("await asyncio.gather(*(tools.echo.aio(n) for n in range(5)))")
-    for call in [interpreter.next_call() for _ in range(5)][::-1]:
-        answer(interpreter, call)
-    assert interpreter.finish().output == "[0, 1, 2, 3, 4]\n"
-
-
 def test_threads_call_at_once(interpreter: RunningInterpreter) -> None:
     interpreter.start(
         "from concurrent.futures import ThreadPoolExecutor\n"
@@ -65,12 +58,6 @@ def test_calls_can_be_made_in_event_loops_of_the_codes_own(interpreter: RunningI
 def test_a_coroutine_needs_a_running_loop(interpreter: RunningInterpreter) -> None:
     output = interpreter.run("tools.echo.aio(1).send(None)").output
     assert output.endswith("RuntimeError: no running event loop\n")
-
-
-def test_a_large_answer_arrives(interpreter: RunningInterpreter) -> None:
-    interpreter.start("x = tools.echo(1)\nlen(x), x[:3], x[-3:]")
-    interpreter.answer(interpreter.next_call().number, "<é>" + "x" * (15 * MIB) + "<e>")
-    assert interpreter.finish().output == f"({15 * MIB + 6}, '<é>', '<e>')\n"
 
 
 def test_calls_that_exceed_the_window_wait_for_their_turn(interpreter: RunningInterpreter) -> None:

@@ -12,22 +12,6 @@ def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
     return interpreter
 
 
-def test_everything_that_is_written_comes_in_order(interpreter: RunningInterpreter) -> None:
-    # stdout and stderr used to change places
-    ran = interpreter.run(
-        "import ctypes, subprocess\nlibc = ctypes.CDLL(None)\n"
-        "for turn in range(3):\n    print('print', end=' ')\n    libc.puts(b'C')\n    os.write(1, b'raw\\n')\n"
-        "    print('error', file=sys.stderr)\n    os.system('echo system')\n"
-        "    subprocess.run(['echo', 'subprocess'])\n    sys.stdout.write('written\\n')\n    os.write(2, b'raw 2\\n')"
-    )
-    assert ran.output == "print C\nraw\nerror\nsystem\nsubprocess\nwritten\nraw 2\n" * 3
-
-
-def test_output_that_is_no_text_passes(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("print('\\ud800 \\udcff')\nprint('\\ud800', file=sys.stderr)\nprint('ä€😀')")
-    assert (ran.exit_code, ran.output) == (0, "\\ud800 \\udcff\n\\ud800\nä€😀\n")
-
-
 @pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "de_DE.ISO-8859-1"])
 def test_output_is_unicode_whatever_the_locale(tmp_path: Path, locale: str) -> None:
     with RunningInterpreter(
@@ -82,17 +66,6 @@ def test_output_to_a_string_stays_there(interpreter: RunningInterpreter) -> None
         "text.getvalue()"
     )
     assert ran.output == "'in\\n'\n"
-
-
-@pytest.mark.parametrize(
-    "before", ["", "sys.stdin.close()", "os.close(0)", "exit()", "import io; sys.stdin = io.StringIO('x')"]
-)
-def test_standard_input_is_at_its_end(interpreter: RunningInterpreter, before: str) -> None:
-    interpreter.run(before)
-    ran = interpreter.run("input()")
-    assert ran.exit_code == 1
-    assert ran.output.endswith("EOFError: EOF when reading a line\n")
-    assert interpreter.run("sys.stdin.read(), os.read(0, 1), os.system('cat')").output == "('', b'', 0)\n"
 
 
 def test_a_child_in_the_background_can_write_later(interpreter: RunningInterpreter) -> None:

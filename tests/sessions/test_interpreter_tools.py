@@ -45,19 +45,6 @@ def error_of(interpreter: RunningInterpreter, code: str) -> str:
     return ran.output.splitlines()[-1]
 
 
-def test_a_call_waits_and_returns_what_the_tool_does(interpreter: RunningInterpreter) -> None:
-    interpreter.start("tools.search('x', limit=3)")
-    call = interpreter.next_call()
-    assert (call.name, call.arguments) == ("search", {"query": "x", "limit": 3})
-    interpreter.answer(call.number, [{"title": "é"}])
-    assert interpreter.finish().output == "[{'title': 'é'}]\n"
-
-
-def test_a_call_can_be_awaited(interpreter: RunningInterpreter) -> None:
-    ran = run(interpreter, "await tools.search.aio('x')", {"value": 1})
-    assert ran.output == "1\n"
-
-
 def test_tools_can_be_imported(interpreter: RunningInterpreter) -> None:
     code = (
         "import tools, tools.github, importlib\nfrom tools.github import create_issue\nfrom tools import search, ToolError\n"
@@ -71,14 +58,6 @@ def test_tools_can_be_imported(interpreter: RunningInterpreter) -> None:
 def test_the_module_is_no_name_that_a_block_binds(interpreter: RunningInterpreter) -> None:
     assert interpreter.run("import tools\nx = tools").names.keys() == {"x"}
     assert interpreter.run("from tools import search").names["search"]["type"] == "Tool"
-
-
-def test_an_interpreter_without_tools_has_no_such_module(tmp_path: Path) -> None:
-    with RunningInterpreter(tmp_path) as interpreter:
-        assert "\nNameError: name 'tools' is not defined" in interpreter.run("tools").output
-        assert "No module named 'tools'" in interpreter.run("import tools").output
-        interpreter.declare()
-        assert interpreter.run("1").output == "1\n"
 
 
 def test_what_is_declared_anew_replaces_what_was_before(interpreter: RunningInterpreter) -> None:
@@ -95,16 +74,6 @@ def test_what_is_declared_anew_replaces_what_was_before(interpreter: RunningInte
     interpreter.start("search('x')")
     interpreter.refuse(interpreter.next_call().number, "not offered any more", "refused")
     assert interpreter.finish().output.endswith("tools.ToolError: not offered any more\n")
-
-
-def test_tools_that_are_withdrawn_are_gone(interpreter: RunningInterpreter) -> None:
-    interpreter.run("import tools as kept")
-    interpreter.declare()
-    assert "\nNameError: name 'tools' is not defined" in interpreter.run("tools").output
-    assert "No module named 'tools'" in interpreter.run("import tools").output
-    assert error_of(interpreter, "kept.search").startswith("AttributeError: there is no tool 'search'")
-    interpreter.declare(ECHO)
-    assert interpreter.run("kept is tools, tools.echo").output == "(True, <tool tools.echo(value)>)\n"
 
 
 def test_a_name_that_the_code_has_bound_itself_is_not_withdrawn(interpreter: RunningInterpreter) -> None:
@@ -190,12 +159,6 @@ def test_tools_look_like_functions(fresh_interpreter: RunningInterpreter) -> Non
 def test_a_missing_tool_names_the_nearest(interpreter: RunningInterpreter, code: str, message: str) -> None:
     # newer Pythons have a guess of their own
     assert error_of(interpreter, code).removesuffix(". Did you mean: '__hash__'?") == message
-
-
-def test_importing_a_missing_tool_is_an_import_error(fresh_interpreter: RunningInterpreter) -> None:
-    assert error_of(fresh_interpreter, "from tools import serach").startswith(
-        "ImportError: cannot import name 'serach' from 'tools'"
-    )
 
 
 @pytest.mark.parametrize(

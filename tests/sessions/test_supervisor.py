@@ -54,14 +54,6 @@ def test_a_restart_where_no_interpreter_runs_numbers_on_as_well(fresh_supervisor
     assert one.run("print(1)").output == b"1\n"
 
 
-def test_runs_blocks_in_one_interpreter(supervisor: Supervised) -> None:
-    assert supervisor.run("x = 41").output == b""
-    result = supervisor.run("print(x + 1)")
-    assert (result.output, result.exit_code, result.lost, result.ran) == (b"42\n", None, None, True)
-    assert result.report is not None
-    assert result.report["exit_code"] == 0
-
-
 def test_a_short_block_is_one_frame(supervisor: Supervised) -> None:
     def is_one_frame() -> bool:
         supervisor.start("print(42)")
@@ -74,35 +66,6 @@ def test_a_short_block_is_one_frame(supervisor: Supervised) -> None:
     wait_for(is_one_frame)
 
 
-def test_takes_a_block_that_no_pipe_holds(supervisor: Supervised) -> None:
-    text = "x" * 3_000_000
-    assert supervisor.run(f"print(len({text!r}))").output == b"3000000\n"
-
-
-def test_output_comes_while_the_block_runs(supervisor: Supervised) -> None:
-    supervisor.start("import sys\nprint('first', flush=True)\nsys.stdin.read(); import time\ntime.sleep(60)")
-    assert supervisor.output_until(b"first\n") == b"first\n"
-    supervisor.interrupt()
-    supervisor.result()
-
-
-def test_everything_the_block_writes_is_there_in_order(supervisor: Supervised) -> None:
-    code = """
-        import os, subprocess, sys
-        print("print")
-        os.write(1, b"write\\n")
-        subprocess.run(["echo", "program"])
-        print("error", file=sys.stderr)
-        print("end")
-    """.replace("\n        ", "\n")
-    assert supervisor.run(code).text == "print\nwrite\nprogram\nerror\nend\n"
-
-
-def test_much_output_arrives_whole(supervisor: Supervised) -> None:
-    result = supervisor.run("import os\nfor _ in range(100): os.write(1, b'x' * 50_000)")
-    assert len(result.output) == 5_000_000
-
-
 def test_a_background_process_that_floods_does_not_keep_a_block_from_ending(supervisor: Supervised) -> None:
     started = supervisor.run("import subprocess\np = subprocess.Popen(['yes'])\nprint('started')")
     assert b"started" in started.output
@@ -110,45 +73,6 @@ def test_a_background_process_that_floods_does_not_keep_a_block_from_ending(supe
     # only so much is kept of what comes between two blocks
     time.sleep(0.2)
     assert b"are left out]" in supervisor.run("p.kill()").output
-
-
-def test_what_is_written_between_two_blocks_comes_first_in_the_second(
-    supervisor: Supervised, workspace: Path
-) -> None:
-    supervisor.sh("(while ! [ -e go ]; do sleep 0.01; done; echo late; touch done) &")
-    (workspace / "go").touch()
-    wait_for((workspace / "done").exists)
-    assert supervisor.run("print('next')").text == "late\nnext\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "lost", "exit_code"),
-    [
-        ("import os; os._exit(3)", "it ended itself with exit code 3 (os._exit or the like)", 3),
-        ("import ctypes; ctypes.string_at(0)", "segmentation fault (signal 11)", 139),
-        ("import os; os.abort()", "aborted (signal 6)", 134),
-        ("import os; os.kill(os.getpid(), 9)", "it was killed (signal 9)", 137),
-    ],
-)
-def test_says_how_the_interpreter_was_lost_and_goes_on_with_a_fresh_one(
-    supervisor: Supervised, code: str, lost: str, exit_code: int
-) -> None:
-    supervisor.run("x = 1")
-    result = supervisor.run(f"print('before', flush=True)\n{code}")
-    assert (result.lost, result.exit_code, result.ran, result.report) == (lost, exit_code, True, None)
-    assert result.output.startswith(b"before\n")
-    assert b"NameError" in supervisor.run("x").output
-
-
-def test_an_interpreter_lost_between_blocks_is_said_before_anything_runs(supervisor: Supervised) -> None:
-    code = "import os, threading\nthreading.Timer(0.1, os._exit, [7]).start()\npid = os.getpid()\nprint(pid)"
-    pid = int(supervisor.run(code).output)
-    wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
-    result = supervisor.run("print('must not run')")
-    assert (result.ran, result.exit_code, result.output) == (False, None, b"")
-    assert result.lost == "it ended itself with exit code 7 (os._exit or the like)"
-    again = supervisor.run("print('runs')")
-    assert (again.ran, again.lost, again.output) == (True, None, b"runs\n")
 
 
 def test_what_a_lost_interpreter_has_started_is_ended(supervisor: Supervised) -> None:
@@ -167,17 +91,6 @@ def test_what_shells_have_left_running_survives_the_interpreter(supervisor: Supe
     assert not _is_gone(pid)
     supervisor.restart()
     assert _is_gone(pid)
-
-
-def test_an_interrupt_keeps_the_state(supervisor: Supervised) -> None:
-    supervisor.start("x = 5\nprint('go', flush=True)\nwhile True: pass")
-    supervisor.output_until(b"go")
-    supervisor.interrupt()
-    result = supervisor.result()
-    assert result.report is not None
-    assert result.report["exit_code"] == 130
-    assert result.lost is None
-    assert supervisor.run("x").output == b"5\n"
 
 
 def test_nothing_is_left_of_an_interrupted_block(supervisor: Supervised) -> None:
@@ -228,25 +141,6 @@ def test_a_stopped_interpreter_can_be_killed_while_it_does_not_read(supervisor: 
     supervisor.start("pass\n" + "#" * 2_000_000)
     supervisor.kill()
     assert supervisor.result().exit_code == 137
-    assert supervisor.run("print(1)").output == b"1\n"
-
-
-def test_a_restart_gives_a_fresh_interpreter(supervisor: Supervised) -> None:
-    supervisor.run("x = 1")
-    supervisor.sh("cd /; export A=1")
-    supervisor.restart()
-    assert b"NameError" in supervisor.run("x").output
-    assert supervisor.sh("pwd; echo $A").output != b"/\n1\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "language"), [("import time; time.sleep(600)", "python"), ("sleep 600", "sh")]
-)
-def test_a_restart_ends_the_block_that_runs(supervisor: Supervised, code: str, language: str) -> None:
-    supervisor.start(code, language)
-    supervisor.send(frame(Kind.RESTART))
-    assert supervisor.result().exit_code == 137
-    supervisor.greeted()
     assert supervisor.run("print(1)").output == b"1\n"
 
 

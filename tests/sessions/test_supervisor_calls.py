@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -27,51 +26,6 @@ def supervisor(supervisor: Supervised) -> Supervised:
 def call(payload: bytes = CALL) -> str:
     """Code that calls."""
     return f"write({Kind.CALL:d}, token() + {payload!r})\n"
-
-
-def test_a_call_reaches_the_host_and_its_answer_the_block(supervisor: Supervised) -> None:
-    supervisor.start(f"{call()}kind, whose, said = answer()\nprint(kind, whose == token(), said.decode())")
-    assert supervisor.expect(Kind.CALL) == CALL
-    supervisor.answer(1, "ä")
-    assert supervisor.result().text == '9 True {"id": 1, "content": [{"value": "\\u00e4"}]}\n'
-
-
-def test_a_withdrawal_is_passed_on_in_order(supervisor: Supervised) -> None:
-    supervisor.start(f"{call()}write({Kind.CANCEL:d}, token() + b'{{\"id\":1}}')")
-    assert supervisor.expect(Kind.CALL) == CALL
-    assert supervisor.expect(Kind.CANCEL) == b'{"id":1}'
-    assert supervisor.result().lost is None
-
-
-def test_what_was_written_before_a_call_comes_before_it(supervisor: Supervised) -> None:
-    supervisor.start(f"for n in range(50):\n    os.write(1, b'%d ' % n)\n    {call()}")
-    came = b""
-    for number in range(50):
-        while (received := supervisor.receive())[0] == Kind.OUTPUT:
-            came += received[1]
-        assert received == (Kind.CALL, CALL)
-        assert b"%d " % number in came
-    assert supervisor.result().lost is None
-
-
-def test_many_calls_and_answers_at_once_arrive_one_by_one(supervisor: Supervised) -> None:
-    code = (
-        f"calls = [packed({Kind.CALL:d}, token() + b'{{\"id\":%d}}' % n) for n in range(64)]\n"
-        "os.write(reports(), b''.join(calls))\n"
-        "print([int(answer()[2]) for _ in calls] == list(range(64)))"
-    )
-    supervisor.start(code)
-    for number in range(64):
-        assert supervisor.expect(Kind.CALL) == b'{"id":%d}' % number
-    supervisor.send(b"".join(frame(Kind.ANSWER, b"%d" % number) for number in range(64)))
-    assert supervisor.result().text == "True\n"
-
-
-def test_the_largest_answer_arrives_whole(supervisor: Supervised) -> None:
-    supervisor.start(f"{call()}said = answer()[2]\nprint(len(said), said == b'x' * len(said))")
-    supervisor.expect(Kind.CALL)
-    supervisor.send(frame(Kind.ANSWER, b"x" * MAX_ANSWER_BYTES))
-    assert supervisor.result().text == f"{MAX_ANSWER_BYTES} True\n"
 
 
 def test_calls_with_another_token_are_dropped(supervisor: Supervised) -> None:
@@ -188,12 +142,6 @@ def test_closed_answers_are_the_codes_own_problem(supervisor: Supervised) -> Non
     assert supervisor.run("print(1)").text == "1\n"
 
 
-def test_a_last_call_comes_before_the_end(supervisor: Supervised) -> None:
-    supervisor.start(f"{call()}os._exit(1)")
-    assert supervisor.expect(Kind.CALL) == CALL
-    assert supervisor.result().lost == "it ended itself with exit code 1 (os._exit or the like)"
-
-
 def test_a_flood_of_calls_reaches_the_host_and_can_be_ended(supervisor: Supervised) -> None:
     supervisor.start(f"while True: {call()}")
     for _ in range(1000):
@@ -219,10 +167,3 @@ def test_calls_leave_no_descriptor_open(supervisor: Supervised) -> None:
         supervisor.run("import os; os._exit(0)")
         supervisor.run(REPORTS)
     assert descriptors() == before
-
-
-def test_tools_are_told_between_blocks_only(supervisor: Supervised) -> None:
-    supervisor.start("import time; time.sleep(600)")
-    time.sleep(0.05)
-    supervisor.tell_tools()
-    assert supervisor.ends()

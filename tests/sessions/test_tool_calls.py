@@ -85,24 +85,6 @@ async def answer_to(payload: bytes, tools: HostTools | None) -> Answer:
         return answer
 
 
-async def test_a_call_is_answered_with_what_the_tool_returns() -> None:
-    arguments = {"value": {"a": [1, 2.5, None, True, "ä\U0001f600"]}}
-    tools = Offered(echo=echo)
-    assert await answer_to(call(7, arguments=arguments), tools) == {
-        "id": 7,
-        "content": [{"value": arguments["value"]}],
-    }
-    assert tools.began == [("echo", arguments)]
-
-
-async def test_media_come_as_base64_among_values() -> None:
-    async def draw(*_: Any) -> CallAnswer:
-        return CallAnswer(content=["a picture", Artifact("image/png", b"\x89PNG")])
-
-    answer = await answer_to(call(1, "draw"), Offered(draw=draw))
-    assert answer["content"] == [{"value": "a picture"}, {"mime_type": "image/png", "data": "iVBORw=="}]
-
-
 @pytest.mark.parametrize("outcome", [one for one in CallOutcome if one is not CallOutcome.OK])
 async def test_what_went_wrong_is_said_with_its_outcome(outcome: CallOutcome) -> None:
     async def fail(*_: Any) -> CallAnswer:
@@ -125,23 +107,6 @@ async def test_answers_come_in_the_order_in_which_the_tools_return() -> None:
         for count, number in enumerate((2, 0, 1), 1):
             gates[number].set()
             assert (await answers.expect(count))[-1]["id"] == number
-
-
-async def test_only_so_many_run_at_the_same_time() -> None:
-    gate = asyncio.Event()
-
-    async def wait(*_: Any) -> CallAnswer:
-        await gate.wait()
-        return CallAnswer()
-
-    tools = Offered(wait=wait, max_parallel=3)
-    async with called(tools) as (calls, answers):
-        for number in range(MAX_CALLS_AT_ONCE):
-            calls.take(call(number, "wait"))
-        await until(lambda: tools.running == 3)
-        gate.set()
-        await answers.expect(MAX_CALLS_AT_ONCE)
-    assert tools.most == 3
 
 
 async def test_answers_that_come_together_go_with_one_message() -> None:
@@ -207,11 +172,6 @@ async def test_a_call_with_unusable_contents_is_refused(rest: bytes, reason: str
     assert reason in answer["error"]
     assert len(answer["error"]) < 1000
     assert tools.began == []
-
-
-async def test_where_nothing_is_offered_calls_are_refused() -> None:
-    answer = await answer_to(call(1), None)
-    assert (answer["id"], answer["outcome"]) == (1, "refused")
 
 
 async def test_an_id_that_is_in_use_is_no_call() -> None:
@@ -428,13 +388,6 @@ async def test_an_answer_that_is_too_large_says_both_sizes(content: list[Any]) -
     assert " MiB; it may have 16 MiB" in answer["error"]
 
 
-async def test_the_largest_answer_arrives() -> None:
-    text = "x" * (MAX_ANSWER_BYTES - 100)
-    assert (await answer_to(call(1, arguments={}), Offered(echo=lambda *_: value(text))))["content"] == [
-        {"value": text}
-    ]
-
-
 async def value(one: Any) -> CallAnswer:
     return CallAnswer(content=[one])
 
@@ -476,31 +429,9 @@ async def test_a_tool_that_raises_is_a_failure_without_details_of_the_host(
     assert "the key is 123" in caplog.text
 
 
-async def test_a_tool_that_cancels_itself_is_answered() -> None:
-    async def odd(*_: Any) -> CallAnswer:
-        raise asyncio.CancelledError
-
-    assert (await answer_to(call(1, "odd"), Offered(odd=odd)))["outcome"] == "cancelled"
-
-
 def test_tools_that_are_too_much_to_tell_are_refused() -> None:
     with pytest.raises(SettingError, match=r"5\.0 MiB together; they may have 4 MiB"):
         declaration_frame([{"name": "x", "doc": "y" * 5 * MIB}])
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=20,
-)
-
-
-@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
-def test_the_arguments_that_arrive_equal_those_that_were_sent(arguments: dict[str, Any]) -> None:
-    tools = Offered(echo=echo)
-    answer = asyncio.run(answer_to(call(1, "echo", arguments), tools))
-    assert tools.began == [("echo", arguments)]
-    assert answer["content"] == [{"value": arguments.get("value")}]
 
 
 @given(st.lists(st.binary(max_size=40) | st.binary(max_size=30).map(b'{"id":1,'.__add__)))
