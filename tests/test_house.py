@@ -37,21 +37,21 @@ IN_ONE_MODULE = {
 }
 """What is easily led elsewhere by links that code has planted."""
 WORN_PHRASES = {
-    r"(is|are) told": 45,
-    r"told": 181,
-    r"(goes|go|gone|going|went) on with": 27,
-    r"(goes|go|gone|going|went) on": 104,
-    r"whoever": 43,
-    r"what is": 146,
-    r"[Ww]hat (that|it|they|this|there|others)\b": 134,
-    r"[Ll]et": 49,
-    r"for ever": 6,
+    r"(is|are) told": 12,
+    r"told": 64,
+    r"(goes|go|gone|going|went) on with": 9,
+    r"(goes|go|gone|going|went) on": 48,
+    r"whoever": 7,
+    r"what is": 73,
+    r"[Ww]hat (that|it|they|this|there|others)\b": 84,
+    r"[Ll]et": 26,
+    r"for ever": 1,
     r"as if": 8,
-    r"beside": 44,
-    r"elsewhere": 18,
-    r"stands?": 37,
-    r"nobody": 101,
-    r"there (is|are)": 296,
+    r"beside": 18,
+    r"elsewhere": 9,
+    r"stands?": 28,
+    r"nobody": 45,
+    r"there (is|are)": 195,
 }
 """How often each occurs in the package, as a reader has to guess what it means. The numbers may only fall."""
 
