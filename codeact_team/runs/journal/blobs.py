@@ -116,6 +116,7 @@ _IN_BASE64: Mapping[str, tuple[Callable[[bytes], bytes], bytes]] = {
     # as pydantic writes it
     "$url-bytes": (base64.urlsafe_b64encode, b"-_"),
 }
+_PARTS = (str, list, dict)
 _LARGE = 1024
 """Bytes of JSON above which a value becomes a blob."""
 LIGHT = 64 * 1024
@@ -221,6 +222,14 @@ class Blobs:
         # where nothing is large, and no key begins with "$", which is nearly always, it stays as it is
         return value if len(data) <= _LARGE and b'"$' not in data else self._pack(value)
 
+    def pack_fields(self, values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+        """Values by the names of fields, each packed."""
+        if is_light(fields := dict(values), _LARGE):
+            data = _json(fields)
+            if len(data) <= _LARGE and b'"$' not in data:
+                return fields
+        return {name: self.pack(value) for name, value in fields.items()}
+
     def unpack(self, value: JsonValue) -> JsonValue:
         """The value that was packed.
 
@@ -277,6 +286,9 @@ class Blobs:
             raise TooMuchError(f"{self._directory}: what the run names is too much to be read as a whole")
 
     def _pack(self, value: JsonValue) -> JsonValue:
+        # a character takes six bytes at most
+        if isinstance(value, str) and len(value) < _LARGE // 6:
+            return value
         if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
             key, held = found
             # in base64 nobody has looked for all spellings of a credential; as bytes they would be plain
@@ -285,9 +297,14 @@ class Blobs:
         if isinstance(value, Reference):
             packed: JsonValue = {JSON: self._pack(value[JSON])} if JSON in value else value
         elif isinstance(value, list):
-            packed = [self._pack(item) for item in value]
+            packed = [self._pack(item) if isinstance(item, _PARTS) else item for item in value]
         elif isinstance(value, dict):
-            packed = {_escaped(key): self._pack(item) for key, item in value.items()}
+            packed = {
+                f"${key}" if key.startswith("$") else key: self._pack(item)
+                if isinstance(item, _PARTS)
+                else item
+                for key, item in value.items()
+            }
         elif isinstance(value, str):
             packed = value
         else:
@@ -335,10 +352,6 @@ class Blobs:
 
 def _changed(path: Path) -> JournalError:
     return JournalError(f"{path} is not what was written: its digest differs")
-
-
-def _escaped(key: str) -> str:
-    return f"${key}" if key.startswith("$") else key
 
 
 def is_reference(packed: Mapping[str, JsonValue]) -> bool:

@@ -26,11 +26,14 @@ _ALWAYS = ("type", "at", "span")
 
 def shortened(event: Mapping[str, JsonValue], *known: Known) -> dict[str, JsonValue]:
     """An event as JSON without the fields that are the same in ``known``, the first that has them, or by default."""
-    defaults = _defaults(Event.kinds[str(event["type"])])
+    held = dict(_defaults(Event.kinds[str(event["type"])]))
+    for one in reversed(known):
+        held |= one
     return {
         name: value
         for name, value in event.items()
-        if name in _ALWAYS or not _is_same(value, _known_value(name, (*known, defaults)))
+        # mostly a default itself
+        if name in _ALWAYS or name not in held or not (value is held[name] or _is_same(value, held[name]))
     }
 
 
@@ -176,13 +179,20 @@ class Repetitions:
 
     def shared(self, value: JsonValue) -> JsonValue:
         """A value with references, to be packed."""
+        texts = self._texts
         if isinstance(value, str):
-            place = self._texts.get(value) if len(value) >= _SHORTEST else None
+            place = texts.get(value)
             return value if place is None else Reference({SEE: place})
         if isinstance(value, list):
-            return [self.shared(item) for item in value]
+            return [
+                self.shared(item) if isinstance(item, dict | list) or item in texts else item
+                for item in value
+            ]
         if isinstance(value, dict):
-            shared = {key: self.shared(item) for key, item in value.items()}
+            shared = {
+                key: self.shared(item) if isinstance(item, dict | list) or item in texts else item
+                for key, item in value.items()
+            }
             if EXECUTION_KEY in value:
                 shared[EXECUTION_KEY] = self._shared_json(value[EXECUTION_KEY])
             return shared
@@ -204,12 +214,11 @@ class Repetitions:
                 self._texts.setdefault(value, [start, *path])
                 if len(self._texts) > _MOST_TEXTS:
                     del self._texts[next(iter(self._texts))]
-        elif isinstance(value, list):
-            for number, item in enumerate(value):
-                self.note(start, item, *path, number)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                self.note(start, item, *path, key)
+        elif isinstance(value, dict | list):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                # most of a line are numbers and short texts
+                if isinstance(item, dict | list) or (isinstance(item, str) and len(item) >= _SHORTEST):
+                    self.note(start, item, *path, key)
 
 
 def _messages_of(request: JsonValue) -> list[JsonValue]:

@@ -390,7 +390,9 @@ class Recorder:
         return self.blobs.pack(self.redactor.redact(value))
 
     def _packed_fields(self, values: Mapping[str, JsonValue]) -> Fields:
-        return {name: self._packed(value) for name, value in values.items()}
+        return self.blobs.pack_fields(
+            {name: self._repetitions.shared(value) for name, value in values.items()}
+        )
 
     def _packed(self, value: JsonValue) -> JsonValue:
         """A value that has placeholders already, with references to what earlier lines have."""
