@@ -41,10 +41,21 @@ async def output(sandbox: DockerSandbox, *argv: str) -> str:
     return said.decode()
 
 
-def inspected(sandbox: DockerSandbox | None = None) -> list[dict[str, Any]]:
+_others: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def containers_of_other_tests() -> None:
+    """Those of fixtures that live on in this process."""
+    _others.clear()
+    _others.update(container["Id"] for container in inspected())
+
+
+def inspected() -> list[dict[str, Any]]:
+    """The containers of this process that began in this test."""
     with closing(connect(engine_url())) as client:
         found = client.containers(all=True, filters={"label": f"{LABEL}={owner_label()}"})
-        return [client.inspect_container(container["Id"]) for container in found]
+        return [client.inspect_container(each["Id"]) for each in found if each["Id"] not in _others]
 
 
 async def test_settings_arrive_at_the_container_and_nothing_else_does(
