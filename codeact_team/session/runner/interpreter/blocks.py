@@ -115,16 +115,12 @@ _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.a
 _FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
-_MIN_DIVIDED = 40
-"""Characters; the tree of a shorter block takes no longer than a second compilation."""
-
-
 def _last_statement(code: str) -> int:
     """Where the last statement starts, if that is a line on which one may start and what comes before can be compiled.
 
     0 if the block must not be divided: an import from ``__future__`` has to come first, and applies to all of it.
     """
-    if len(code) < _MIN_DIVIDED or "\r" in code or "__future__" in code:
+    if "\r" in code or "__future__" in code:
         return 0
     end = len(code)
     while (start := code.rfind("\n", 0, end) + 1) and code[start : start + 1] in "\n\t #)]}'\"":
