@@ -112,37 +112,6 @@ _CO_COROUTINE = 0x80
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
-_FLAGS = PyCF_ALLOW_TOP_LEVEL_AWAIT
-
-
-def _last_statement(code: str) -> int:
-    """Where the last statement starts, if that is a line on which one may start and what comes before can be compiled.
-
-    0 if the block must not be divided: an import from ``__future__`` has to come first, and applies to all of it.
-    """
-    if "\r" in code or "__future__" in code:
-        return 0
-    end = len(code)
-    while (start := code.rfind("\n", 0, end) + 1) and code[start : start + 1] in "\n\t #)]}'\"":
-        end = start - 1
-    return start
-
-
-def _compiled(code: str, name: str) -> list[CodeType]:
-    """Compile code in parts: its statements, and its last expression."""
-    tree: Any = compile(code, name, "exec", _FLAGS | PyCF_ONLY_AST, dont_inherit=True)
-    body = tree.body
-    last = body.pop() if body and isinstance(body[-1], Expr) else None
-    flags, parts = _FLAGS, list[CodeType]()
-    if body:
-        parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
-        # an import from __future__ applies to the last expression, too, but not to later blocks
-        flags |= parts[0].co_flags & _FUTURES
-    if last is not None:
-        parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
-    return parts
-
-
 class Blocks:
     """Compiles blocks and runs them in ``namespace``."""
 
@@ -157,16 +126,22 @@ class Blocks:
         Raises a ``SyntaxError`` if it is not Python code; an ``Exception`` if it cannot be compiled for other reasons,
         such as being nested too deeply.
         """
-        with suppress(SyntaxError):
-            if "\n" not in code:
-                if "\\" not in code and not code[:1].isspace():
-                    # a single expression takes a third of the time; anything else is compiled below
-                    return [compile(code, name, "eval", _FLAGS, dont_inherit=True)]
-            elif start := _last_statement(code):
-                # only the tree of the last statement is needed, and a tree of everything takes longer than all the rest
-                last = _compiled("\n" * code.count("\n", 0, start) + code[start:], name)
-                return [compile(code[:start], name, "exec", _FLAGS, dont_inherit=True), *last]
-        return _compiled(code, name)
+        flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
+        if "\n" not in code and "\\" not in code and not code[:1].isspace():
+            # compiles a single expression in a third of the time; anything else is compiled below
+            with suppress(SyntaxError):
+                return [compile(code, name, "eval", flags, dont_inherit=True)]
+        tree: Any = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
+        body = tree.body
+        last = body.pop() if body and isinstance(body[-1], Expr) else None
+        parts: list[CodeType] = []
+        if body:
+            parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
+            # an import from __future__ applies to the last expression, too, but not to later blocks
+            flags |= parts[0].co_flags & _FUTURES
+        if last is not None:
+            parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
+        return parts
 
     def close_loop(self) -> str | None:
         """Close the event loop, which a fork cannot share; a later block gets another. Returns why that is impossible, or ``None``."""
