@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
@@ -21,7 +22,7 @@ from pydantic import AfterValidator, Field
 
 from codeact_team.agents.agent_config import ExecutingConfig
 from codeact_team.agents.base import ExecutingAgent
-from codeact_team.agents.block_calls import run_blocks, warming_up
+from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
 from codeact_team.agents.messages import (
     NOT_RUN,
     FoundCode,
@@ -320,6 +321,10 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
         try:
             # as with AutoGen's class, a subclass may override this, perhaps to guard the execution
             result = await self.execute_code_block(turn.blocks, turn.cancellation_token)
+        except asyncio.CancelledError:
+            # a later task would find code without a result, and its model might trust that it ran
+            await self._remember(CANCELLED)
+            raise
         except CodeActTeamError as error:
             await self._remember(f"The code could not be run: {error}")
             raise

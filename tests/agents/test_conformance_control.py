@@ -171,6 +171,8 @@ async def test_a_cancelled_task_stops_the_code_and_stays_cancelled(
         with pytest.raises(asyncio.CancelledError):
             await running
         assert not await ticking(tmp_path)
+        # the model of a later task knows that there is no result
+        assert (await said_in(agent))[-1] == CANCELLED
 
 
 async def test_leaving_the_stream_stops_the_code(agent_of: Make, tmp_path: Path):
@@ -182,6 +184,7 @@ async def test_leaving_the_stream_stops_the_code(agent_of: Make, tmp_path: Path)
                 break
         await items.aclose()
         assert not await ticking(tmp_path)
+        assert (await said_in(agent))[-1] == CANCELLED
 
 
 async def test_a_cancelled_team_asks_no_model_and_runs_no_code_any_more(agent_of: Make, tmp_path: Path):
