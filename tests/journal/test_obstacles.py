@@ -206,7 +206,7 @@ def mounted(tmp_path: Path) -> Generator[Path]:
 
 
 @pytest.mark.parametrize(
-    "pages", [pytest.param(n, marks=() if n == 8 else pytest.mark.long) for n in range(1, 15)]
+    "pages", [pytest.param(n, marks=() if n == 8 else pytest.mark.long) for n in range(1, 14)]
 )
 def test_a_run_goes_on_when_there_is_room_again(mounted: Path, pages: int) -> None:
     with ScriptedServer.in_thread(STORY.reply) as server:
