@@ -32,13 +32,13 @@ def print_notices(screen: Screen, event: Event, *, places: bool = False) -> bool
     """Print the notices of an event, with ``places`` also where the code works; returns whether it has any."""
     again = isinstance(event, RunParked | RunResult)
     has_any = False
-    for level, text in _notices(event, screen.width, places):
+    for level, text in _notices(screen, event, places):
         screen.notice(level, text, again=again)
         has_any = True
     return has_any
 
 
-def _notices(event: Event, width: int, places: bool) -> Iterator[tuple[Level, str]]:
+def _notices(screen: Screen, event: Event, places: bool) -> Iterator[tuple[Level, str]]:
     match event:
         case SandboxPreparing():
             yield "note", event.doing
@@ -54,7 +54,7 @@ def _notices(event: Event, width: int, places: bool) -> Iterator[tuple[Level, st
             differing = (
                 f"of {event.blocks} blocks that ran again, {event.differing} wrote something else than before"
             )
-            shown = "" if event.difference is None else f":\n{edged(visible(event.difference), width)}"
+            shown = "" if event.difference is None else f":\n{edged(visible(event.difference), screen.width)}"
             yield "warning", f"{differing}; the agents go by what was written before{shown}"
         case RunResult():
             for problem in _uncopied(event):
