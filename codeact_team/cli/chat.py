@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
+import shlex
 from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
-from codeact_team.cli.conversation import Conversation, listener_of
+from codeact_team.cli.conversation import AnswerOnly, Conversation, listener_of
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Listener
-from codeact_team.runs.run import TeamRun
+from codeact_team.core.visibility import readable
+from codeact_team.errors import SettingError
+from codeact_team.runs.chat import TeamChat, is_for_team
+from codeact_team.runs.journal.chat_input import RESET
+from codeact_team.runs.result import RunEnding
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
 
 Begin = Callable[[Listener], Awaitable[int | None]]
 
-_COMMAND = re.compile(r"/\w+")
-_RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
-    "/reset": "forget the conversation and the variables",
+    RESET: "forget the conversation and the variables",
     "/help": "show this",
     "/exit": "leave, as do exit and quit",
 }
@@ -38,17 +40,31 @@ _KEYS = (
 )
 
 
-def chat_command(screen: Screen, runner: TeamRun, *, as_json: bool, begin: Begin | None = None) -> int:
+def chat_command(
+    screen: Screen,
+    runner: TeamChat,
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    seconds: float | None = None,
+    begin: Begin | None = None,
+) -> int:
     """Open a team, run it on one message after the other, print what happens, and return the exit code.
 
     ``begin`` is awaited before the first message, with the listener; it returns an exit code if there is to be none.
     """
+    if as_json and quiet:
+        raise SettingError("--json prints all events, and --quiet the answers only: leave one of them out")
+    runner.files.make()
     with_a_person = is_person_there(as_json=as_json)
-    listener = listener_of(screen, as_json=as_json, echo=not with_a_person)
+    listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, echo=not with_a_person)
     runner.dispatcher.listen(listener, essential=True)
-    chat = _Chat(screen, runner, listener, begin, with_a_person=with_a_person)
+    chat = _Chat(screen, runner, listener, seconds, begin, with_a_person=with_a_person)
     with asking_the_person(screen, as_json=as_json):
-        return asyncio.run(chat.run())
+        code = asyncio.run(chat.run())
+    if with_a_person and runner.ended_in is not None:
+        screen.notice("note", f"to go on: codeact-team resume {shlex.quote(readable(runner.ended_in))}")
+    return code
 
 
 class _Chat:
@@ -57,8 +73,9 @@ class _Chat:
     def __init__(
         self,
         screen: Screen,
-        runner: TeamRun,
+        runner: TeamChat,
         listener: Listener,
+        seconds: float | None,
         begin: Begin | None,
         *,
         with_a_person: bool,
@@ -66,9 +83,11 @@ class _Chat:
         self._screen = screen
         self._listener = listener
         self._runner = runner
+        self._seconds = seconds
         self._begin = begin
         self._with_a_person = with_a_person
         self._prompt: MessagePrompt | None = None
+        self._read: Callable[[], Awaitable[str | None]] | None = None
         self._is_over = False
         self._exit_code: int | None = None
         self._failures: set[int] = set()
@@ -99,52 +118,65 @@ class _Chat:
             if self._begin is not None and (exit_code := await self._begin(self._listener)) is not None:
                 self._exit_code = exit_code
                 return
-            read = self._reader()
-            while not self._is_over and (text := await read()) is not None:
-                if not await self._take(text.strip()):
-                    return
+            while not self._is_over and (text := await self._next()) is not None:
+                await self._take(text)
 
-    async def _take(self, text: str) -> bool:
-        """Do what a message asks for; returns whether the chat goes on."""
-        if text == "/exit" or (self._with_a_person and text in _LEAVING):
+    async def _next(self) -> str | None:
+        """The next input that the team has to know of, or ``None`` if the person leaves."""
+        is_new = has_left = False
+
+        async def ask() -> str:
+            nonlocal is_new, has_left
+            is_new = True
+            read = self._read = self._read or self._reader()
+            while (text := await read()) is not None:
+                text = text.strip()
+                if text == "/exit" or (self._with_a_person and text in _LEAVING):
+                    break
+                if text and not self._is_known_here(text):
+                    return text
+            has_left = True
+            raise asyncio.CancelledError
+
+        try:
+            text = await self._runner.next_input(ask)
+        except asyncio.CancelledError:
+            if has_left:
+                return None
+            raise
+        if not is_new and self._with_a_person:
+            self._screen.text(f"\n> {text}", "cyan")
+        return text
+
+    async def _take(self, text: str) -> None:
+        """Do what an input asks for."""
+        if self._with_a_person:
+            self._screen.wait()
+        taken = await self._runner.take(text, self._seconds)
+        result, output = taken.result, taken.output
+        if output is not None and isinstance(self._listener, Conversation):
+            self._screen.text(output.output.removesuffix("\n"))
+            if output.exit_code:
+                self._screen.text(f"✗ exit code {output.exit_code}", "red")
+        if taken.error is not None:
+            self._failures.add(1 if result is None else result.exit_code)
+            self._screen.notice("error", taken.error, again=True)
+        if taken.is_reset:
+            self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
+        if result is not None and result.ending is RunEnding.PARKED:
+            self._is_over, self._exit_code = True, result.exit_code
+
+    def _is_known_here(self, text: str) -> bool:
+        """Do what a command asks for that changes nothing in the chat; returns whether it is one."""
+        if is_for_team(text):
             return False
-        if (run := _RUN.fullmatch(text)) is not None:
-            await self._run_code(run["code"])
-        elif _COMMAND.fullmatch(text):
-            await self._command(text)
-        elif text:
-            if self._with_a_person:
-                self._screen.wait()
-            result = await self._runner.run(text)
-            self._note_error(result.error, result.exit_code)
-        return True
-
-    async def _run_code(self, code: str) -> None:
-        result, end = await self._runner.run_code(code)
-        if result is not None and isinstance(self._listener, Conversation):
-            self._screen.text(result.output.removesuffix("\n"))
-            if result.exit_code:
-                self._screen.text(f"✗ exit code {result.exit_code}", "red")
-        self._note_error(end.error, 1)
-
-    async def _command(self, name: str) -> None:
-        if name == "/reset":
-            end = await self._runner.reset()
-            self._note_error(end.error, 1)
-            if end.came_by_itself:
-                self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
-            return
-        if name != "/help":
-            self._screen.notice("warning", f"there is no command {name}", again=True)
+        if text != "/help":
+            self._screen.notice("warning", f"there is no command {text}", again=True)
         for command, what in _COMMANDS.items():
             self._screen.notice("note", f"{command:7} {what}", again=True)
         if self._with_a_person:
             self._screen.notice("note", _KEYS, again=True)
-
-    def _note_error(self, error: str | None, exit_code: int) -> None:
-        if error is not None:
-            self._failures.add(exit_code)
-            self._screen.notice("error", error, again=True)
+        return True
 
     def _reader(self) -> Callable[[], Awaitable[str | None]]:
         if not self._with_a_person:

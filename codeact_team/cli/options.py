@@ -105,6 +105,7 @@ RunDir = Annotated[
     Path,
     typer.Option(metavar="DIR", help="The directory of the runs, each in one of its own.", show_default=True),
 ]
+NoRecord = Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")]
 RecordMib = Annotated[
     int,
     typer.Option(

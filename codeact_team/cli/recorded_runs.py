@@ -18,7 +18,7 @@ from codeact_team.cli.conversation import counted, listener_of, size_of
 from codeact_team.cli.json_lines import JsonLines, print_json
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.prompts import decode
-from codeact_team.cli.run import print_end, stoppable_run
+from codeact_team.cli.run import print_end, stoppable
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import MessageSent, OpenQuestion
@@ -91,7 +91,7 @@ def _next_step(run: ParkedRun, directory: RunDirectory) -> str:
     path = directory.path
     answerable = [question for question in run.open if not question.is_lost]
     if not answerable:
-        is_of_a_program = RecordedRun(directory).about.task is None
+        is_of_a_program = RecordedRun(directory).about.is_of_program
         how = "when its program runs again" if is_of_a_program else f"by: codeact-team resume {path}"
         return f"the run goes on {how}"
     ways = "yes, no (a reason may follow) or always"
@@ -111,7 +111,7 @@ def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bo
 
     listener = print_only_notices if quiet else listener_of(screen, as_json=as_json)
     run.runner.dispatcher.listen(listener, essential=True)
-    result = asyncio.run(stoppable_run(run.runner, run.task))
+    result = asyncio.run(stoppable(run.runner, run.run()))
     return _print_findings(screen, run, result, listener)
 
 
@@ -119,7 +119,7 @@ def replay_until_command(screen: Screen, run: ReplayedRun, *, as_json: bool) -> 
     """Replay a part of a run, let a person talk to its team from there on, and return the exit code."""
 
     async def begin(listener: Listener) -> int | None:
-        result = await run.runner.run(run.task)
+        result = await run.again()
         run.go_live()
         return _print_findings(screen, run, result, listener) or None
 

@@ -7,10 +7,11 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from codeact_team.cli.conversation import AnswerOnly, listener_of
 from codeact_team.cli.prompts import asking_the_person, read_file, read_standard_input
@@ -154,7 +155,8 @@ def run_command(
                 screen.notice("warning", f"{output} is not written: there is no accepted answer")
 
         with asking_the_person(screen, as_json=as_json):
-            result = asyncio.run(stoppable_run(runner, task, seconds, deliver))
+            running = runner.run_once(task, seconds=seconds, deliver=deliver)
+            result = asyncio.run(stoppable(runner, running))
         print_end(screen, result)
     if result.files_due:
         lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
@@ -172,15 +174,10 @@ def print_end(screen: Screen, result: RunResult) -> None:
         screen.notice("error", result.error)
 
 
-async def stoppable_run(
-    runner: TeamRun,
-    task: str | None,
-    seconds: float | None = None,
-    deliver: Callable[[RunResult], object] = lambda _: None,
-) -> RunResult:
-    """Run a team, until it has ended or a signal stops it."""
+async def stoppable(runner: TeamRun, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+    """Await the work of a run, which signals stop."""
     with handling_signals(runner.stop):
-        return await runner.run_once(task, seconds=seconds, deliver=deliver)
+        return await work
 
 
 def read_task(task: str | None, file: Path | None) -> str | None:

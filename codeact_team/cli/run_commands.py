@@ -17,6 +17,7 @@ from codeact_team.cli.options import (
     Data,
     Json,
     Model,
+    NoRecord,
     Out,
     Output,
     Overrides,
@@ -27,6 +28,7 @@ from codeact_team.cli.options import (
     Sync,
     Timeout,
     changes_of,
+    config_names,
     policy_of,
     reported,
     traced,
@@ -52,7 +54,7 @@ def run(
     output: Output = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
-    no_record: Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")] = False,
+    no_record: NoRecord = False,
     record_mib: RecordMib = RECORD_MIB,
     sync: Sync = False,
     quiet: Quiet = False,
@@ -118,8 +120,11 @@ def resume(
     Exit codes: as those of run.
     """
     with reported(working=not (as_json or quiet)) as screen:
+        from codeact_team.cli.chat import chat_command
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.run import run_command
+        from codeact_team.errors import SettingError
+        from codeact_team.runs.chat import TeamChat
         from codeact_team.runs.journal.run_directory import find_run
         from codeact_team.runs.resuming import resumed
 
@@ -136,9 +141,14 @@ def resume(
                 again=output is not None or out is not None,
                 confirm=confirming(screen, as_json=as_json),
             )
-            code = run_command(
-                screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
-            )
+            if isinstance(runner, TeamChat):
+                if output is not None:
+                    raise SettingError("a chat has an answer to each of its messages: -o is for other runs")
+                code = chat_command(screen, runner, seconds=timeout, as_json=as_json, quiet=quiet)
+            else:
+                code = run_command(
+                    screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+                )
         raise typer.Exit(code)
 
 
@@ -202,28 +212,80 @@ def replay(
 
 
 def chat(
-    config: Config,
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A YAML or JSON file, or a shipped config such as codeact. --continue does not need it.",
+            autocompletion=config_names,
+            show_default=False,
+        ),
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("-c", "--continue", help="Go on with the last chat in this directory.")
+    ] = False,
     overrides: Overrides = None,
     model: Model = None,
     base_url: BaseUrl = None,
     data: Data = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.001, help="Stop the work on a message after so long."),
+    ] = None,
+    out: Out = None,
+    run_dir: RunDir = RUNS,
+    no_record: NoRecord = False,
+    record_mib: RecordMib = RECORD_MIB,
+    sync: Sync = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answers only.")] = False,
     as_json: Json = False,
 ) -> None:
     """Talk to a team, or a single agent, that remembers what was before.
 
     Where standard input is no terminal, each of its lines is a message.
 
-    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 75 as 1, but
-    the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
-    """
-    with reported(working=not as_json) as screen:
-        from codeact_team.cli.chat import chat_command
-        from codeact_team.runs.run import TeamRun
+    The chat is kept as a run is: `chat --continue`, or `resume`, go on with it, and its variables are there, also after
+    a kill. `runs`, `show`, `replay` and `export` know it.
 
-        changes = changes_of(overrides, model, base_url, data)
+    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 3 parked, until
+    a person has answered, 75 as 1, but the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
+    """
+    with reported(working=not (as_json or quiet)) as screen:
+        from codeact_team.cli.chat import chat_command
+        from codeact_team.errors import SettingError
+        from codeact_team.runs.chat import TeamChat
+        from codeact_team.runs.resuming import last_chat, resumed
+
+        policy = policy_of(allow, allow_unsafe)
         with traced(screen):
-            runner = TeamRun(config, overrides=changes, policy=policy_of(allow, allow_unsafe))
-            code = chat_command(screen, runner, as_json=as_json)
+            if go_on:
+                if model or base_url or data or no_record:
+                    raise SettingError(
+                        "--continue goes on with the model, the server and the data that the chat has, and keeps it: leave "
+                        "--model, --base-url, --data and --no-record out"
+                    )
+                runner, _ = resumed(
+                    last_chat(run_dir, config),
+                    overrides=changes_of(overrides),
+                    policy=policy,
+                    out=out,
+                    record_mib=record_mib,
+                    sync=sync,
+                )
+                assert isinstance(runner, TeamChat)
+            elif config is None:
+                raise SettingError("say with what to chat, such as `chat codeact`, or `chat --continue`")
+            else:
+                runner = TeamChat(
+                    config,
+                    overrides=changes_of(overrides, model, base_url, data),
+                    policy=policy,
+                    out=out,
+                    record=None if no_record else run_dir,
+                    record_mib=record_mib,
+                    sync=sync,
+                )
+            code = chat_command(screen, runner, seconds=timeout, as_json=as_json, quiet=quiet)
         raise typer.Exit(code)

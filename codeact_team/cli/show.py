@@ -49,7 +49,7 @@ def show_command(
         return 0
     if kept.state is RunState.CRASHED:
         screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
-    of_program = kept.about is not None and kept.about.task is None
+    of_program = kept.about is not None and kept.about.is_of_program
     if (hint := resume_hint.text(str(directory.path), of_program=of_program)) is not None:
         screen.notice("note", hint)
     return 0

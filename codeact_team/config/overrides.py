@@ -70,16 +70,20 @@ def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
             )
         referred = True
         value = environ.get(match["name"])
-        # as in a shell, a default also stands in for an empty value
-        if value or (value is not None and match["default"] is None):
-            values[match["name"]] = value
-            return value
         if match["default"] is None:
-            raise UnresolvedError(
-                f"the environment variable {match['name']} is not set; set it, "
-                f"or give a default: ${{{match['name']}:-default}}"
-            )
-        return match["default"]
+            try:
+                value = environ[match["name"]]
+            except KeyError:
+                raise UnresolvedError(
+                    f"the environment variable {match['name']} is not set; set it, "
+                    f"or give a default: ${{{match['name']}:-default}}"
+                ) from None
+        elif not value:
+            # as in a shell, a default also stands in for an empty value
+            return match["default"]
+        assert value is not None
+        values[match["name"]] = value
+        return value
 
     return Resolved(_REFERENCE.sub(value_of, written), written if referred else None, values)
 

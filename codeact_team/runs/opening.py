@@ -131,7 +131,7 @@ def _directory(record: str | os.PathLike[str]) -> RunDirectory:
     directory = RunDirectory(Path(record).absolute())
     if directory.is_begun:
         refuse_elsewhere(about := directory.about())
-        if about.task is not None:
+        if not about.is_of_program:
             raise JournalError(
                 f"the run {about.id} was begun by `codeact-team run`, and goes on by `codeact-team resume`: keep this one elsewhere"
             )

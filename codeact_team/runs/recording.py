@@ -65,6 +65,7 @@ class Recording:
         recorder: Writes the run, if it is recorded now.
         copies: Where files of the run were copied to before it was resumed.
         fail: Ends the run by an error of its journal, whatever agents and code make of that.
+        stop: Stops the work on an input of a chat, as a person does.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Recording:
         self.recorder: Recorder | None = None
         self.copies: Sequence[str] = ()
         self.fail: Callable[[JournalError], object] = lambda _: None
+        self.stop: Callable[[], object] = lambda: None
 
     @property
     def calls_tools(self) -> bool:
@@ -137,16 +139,19 @@ class Recording:
         opened: Opened,
         park: Callable[[RunParked], None],
         numbers: Numbers,
+        *,
+        is_chat: bool = False,
     ) -> None:
         """Record from now on, if anything is to be recorded. Blocks.
 
         Args:
             config: What runs.
-            task: What it has to do; ``None`` if a program gives it its tasks.
+            task: What it has to do; ``None`` if a program, or a person in a chat, gives it its tasks.
             executors: Where code runs; none of them may reach the directory.
             opened: An event that was emitted before.
             park: Ends the run that waits for a person who is not there.
             numbers: Those of its effects.
+            is_chat: Whether a person gives it its tasks.
 
         Raises:
             JournalError: If it cannot be recorded.
@@ -169,6 +174,7 @@ class Recording:
                 config=config.document.name,
                 working_directory=os.getcwd(),
                 versions=dict(_versions()),
+                is_chat=is_chat,
             )
             recorder = self.recorder = Recorder.create(
                 directory.path.parent,
@@ -201,7 +207,7 @@ class Recording:
                 raise JournalError(_FULL.format(directory.path, history.full_mib))
             if history.chain is None and self._shown is None:
                 raise foreign_refused(directory.path)
-            resumption = Resumption(history, recorder)
+            resumption = Resumption(history, recorder, self.stop)
             resumption.begin(executors)
         except BaseException:
             recorder.close()

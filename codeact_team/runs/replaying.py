@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -18,12 +19,14 @@ from codeact_team.config.dumping import credentials_of
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.models import NO_KEY, missing_key
 from codeact_team.config.overrides import ForEvery
+from codeact_team.core.aio import is_being_cancelled
 from codeact_team.core.autogen_internals import ComponentClass
 from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.events import ChangedRequest, Replayed
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
+from codeact_team.runs.chat import TeamChat
 from codeact_team.runs.journal.differences import difference
 from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -31,12 +34,14 @@ from codeact_team.runs.journal.replay import Replay
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Confirm, Recording, environment_for, foreign_refused, shown_to
 from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.runs.run import TeamRun
+from codeact_team.runs.summary import WorkEnd
 from codeact_team.sandbox.temporary import TemporaryDirectory
 
 
 class Placeholders(Mapping[str, str]):
-    """An environment in which every variable is set: what is missing has a value that stands for a key.
+    """An environment in which every variable is set: one that is missing has a value in place of a key.
+
+    As ``get`` does not have it, defaults count before that.
 
     Args:
         environ: What is there.
@@ -47,6 +52,9 @@ class Placeholders(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._environ.get(name, NO_KEY)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._environ.get(key, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._environ)
@@ -126,13 +134,13 @@ class ReplayedRun:
     """A recorded run that is about to be replayed; made by :func:`replayed`.
 
     Attributes:
-        task: What it had to do.
+        task: What it had to do; ``None`` for a chat.
         runner: Runs it.
         replay: What answers it.
     """
 
     def __init__(
-        self, run: RecordedRun, task: str, runner: TeamRun, replaying: Replaying, replay: Replay
+        self, run: RecordedRun, task: str | None, runner: TeamChat, replaying: Replaying, replay: Replay
     ) -> None:
         self.task = task
         self.runner = runner
@@ -140,6 +148,32 @@ class ReplayedRun:
         self._run = run
         self._replaying = replaying
         replaying.replay = replay
+
+    async def run(self) -> RunResult:
+        """Replay it. Raises what the team cannot be opened for."""
+        if self.task is not None:
+            return await self.runner.run_once(self.task)
+        async with self.runner.open():
+            return await self.again()
+
+    async def again(self) -> RunResult:
+        """Replay it within the open team, which then may go on."""
+        chat = self.runner
+        if self.task is not None:
+            return await chat.run(self.task)
+
+        async def leave() -> str:
+            raise asyncio.CancelledError
+
+        while not (self.replay.is_stopped or (chat.last is not None and chat.last.signal)):
+            try:
+                text = await chat.next_input(leave)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                break
+            await chat.take(text)
+        return chat.last or chat.summary.result(WorkEnd(), 0.0)
 
     def go_live(self) -> None:
         """Let what is asked from now on be really asked."""
@@ -207,7 +241,7 @@ def replayed(
     """
     run = RecordedRun(directory)
     about = run.about
-    if about.task is None:
+    if about.is_of_program:
         raise JournalError(
             f"the run {about.id} is a program's, which gave the team its tasks: it cannot be replayed"
         )
@@ -221,7 +255,7 @@ def replayed(
         was_in = Path(about.working_directory)
         moved, names = elsewhere(checked, place, was_in=was_in, asks_models=until is not None)
         replaying = Replaying()
-        runner = TeamRun(moved, record=replaying)
+        runner = TeamChat(moved, record=replaying)
         all_secrets = Redactor(credentials_of(checked.document, os.environ), about.nonce, shown)
         history = History(directory)
         if history.chain is None and shown is None:
@@ -239,7 +273,8 @@ def replayed(
             until=until,
             beyond_workspace=beyond_workspace,
         )
-        yield ReplayedRun(run, str(redactor.restore(about.task)), runner, replaying, replay)
+        task = None if about.task is None else str(redactor.restore(about.task))
+        yield ReplayedRun(run, task, runner, replaying, replay)
 
 
 async def replay_run(
@@ -267,7 +302,7 @@ async def replay_run(
         CodeActTeamError: If it cannot run.
     """
     with replayed(RunDirectory(Path(run)), config=config, overrides=overrides, policy=policy) as ready:
-        result = await ready.runner.run_once(ready.task)
+        result = await ready.run()
         if result.error is not None:
             raise JournalError(f"the run {run} cannot be replayed: {result.error}")
         return ready.found(result)

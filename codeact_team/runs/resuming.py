@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted, last_key, read_document
@@ -12,9 +14,10 @@ from codeact_team.config.overrides import ForEvery, apply_overrides
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
+from codeact_team.runs.chat import TeamChat
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory, digest_of
+from codeact_team.runs.journal.run_directory import RunDirectory, digest_of, runs_in
 from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
 from codeact_team.runs.result import RunEnding
 from codeact_team.runs.run import TeamRun
@@ -33,8 +36,8 @@ def resumed(
     sync: bool = False,
     again: bool = False,
     confirm: Confirm | None = None,
-) -> tuple[TeamRun, str]:
-    """A recorded run that is ready to be resumed, and its task. Blocks.
+) -> tuple[TeamRun, str | None]:
+    """A recorded run that is ready to be resumed, and its task; of a chat a :class:`TeamChat`, without one. Blocks.
 
     Args:
         directory: Where the run is recorded.
@@ -51,14 +54,14 @@ def resumed(
     """
     run = RecordedRun(directory)
     about = run.about
-    if about.task is None:
+    if about.is_of_program:
         raise JournalError(
             f"the run {about.id} is a program's, which gives the team its tasks: run that again, and it goes on"
         )
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.result()
-    is_accepted = last is not None and last.ending is RunEnding.ACCEPTED
+    is_accepted = not about.is_chat and last is not None and last.ending is RunEnding.ACCEPTED
     # else the journal answers everything, and the result is delivered
     if is_accepted and run.is_delivered and not again:
         raise JournalError(
@@ -74,7 +77,7 @@ def resumed(
         )
     shown = shown_to(directory, confirm)
     redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
-    config, task = str(redactor.restore(config)), str(redactor.restore(about.task))
+    config = str(redactor.restore(config))
     before = read_document(config)
     after = apply_overrides(before, [change for change in overrides if isinstance(change, str)])
     was, now = _parts_of(before), _parts_of(after)
@@ -90,7 +93,31 @@ def resumed(
     if shown is not None:
         environ = environment_for(shown, overrides)
         source = read_config(config, overrides=overrides, policy=policy, environ=environ)
-    return TeamRun(source, overrides=overrides, policy=policy, out=out, record=recording), task
+    kind = TeamChat if about.is_chat else TeamRun
+    run = kind(source, overrides=overrides, policy=policy, out=out, record=recording)
+    return run, None if about.task is None else str(redactor.restore(about.task))
+
+
+def last_chat(directory: Path, config: str | None = None) -> RunDirectory:
+    """The last chat in a directory of runs that was begun in this working directory. Blocks.
+
+    Args:
+        directory: The directory of the runs.
+        config: The name of the config that it has; ``None`` for any.
+
+    Raises:
+        JournalError: If there is none.
+    """
+    here = os.getcwd()
+    for run in runs_in(directory):
+        with suppress(JournalError):
+            about = run.about()
+            if about.is_chat and about.working_directory == here and config in (None, about.config):
+                return run
+    named = "" if config is None else f" with {config}"
+    raise JournalError(
+        f"there is no chat{named} to go on with in {directory}: begin one by `codeact-team chat CONFIG`"
+    )
 
 
 def _parts_of(document: Document) -> dict[str, tuple[str, object]]:

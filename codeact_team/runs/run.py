@@ -17,7 +17,6 @@ from typing import Any
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMessage
 from autogen_core import CancellationToken
-from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import ChatCompletionClient
 
 from codeact_team.agents.base import RememberingAgent
@@ -38,7 +37,7 @@ from codeact_team.core.effects import (
     error_text,
 )
 from codeact_team.core.events import RunBegan, RunEnded, RunParked, emit_message
-from codeact_team.core.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
+from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
 from codeact_team.core.sandbox_description import noted_task
 from codeact_team.core.scope import Scope
@@ -50,7 +49,7 @@ from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.telemetry import spans as telemetry
-from codeact_team.tools.autogen_parts import PartBlock, bypassing_parts
+from codeact_team.tools.autogen_parts import bypassing_parts
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +83,8 @@ def given_task(config: Document, task: str | None) -> str:
 class TeamRun:
     """Loads a team, or a single agent, and runs it: owns the dispatcher, the recording, and the result.
 
-    :meth:`run_once` opens the team for one task; :meth:`open` opens it for any number of calls of :meth:`run`, each with a
-    result of its own. :func:`codeact_team.open_team` gives a program the team, whose tasks are one run.
+    :meth:`run_once` opens the team for one task. :class:`TeamChat` keeps it open for one after the other.
+    :func:`codeact_team.open_team` gives a program the team, whose tasks are one run.
 
     Args:
         source: As of :func:`codeact_team.open_team`, and so are ``overrides`` and ``policy``; or a config that is read already.
@@ -122,7 +121,7 @@ class TeamRun:
         self._policy = policy
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
-        record.fail = self._fail
+        record.fail, record.stop = self._fail, partial(self.stop, Signals.SIGINT)
         self.recording = record
         self.files = RunFiles(out, record)
         self.summary = Summary(in_all=of_program)
@@ -145,26 +144,6 @@ class TeamRun:
         """The executors of the open team."""
         return executors_of(self._scope)
 
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[None]:
-        """Load the team, and at the end stop what it has started.
-
-        Raises:
-            CodeActTeamError: As :func:`codeact_team.open_team`.
-        """
-        with self.dispatcher:
-            async with self._opened_for_tasks(self.read()):
-                yield
-
-    async def started(self) -> None:
-        """Wait until everything that the open team needs has started, or raise why it cannot."""
-        for part in self._scope.owned:
-            await part.start()
-
-    async def run(self, task: str) -> RunResult:
-        """Run the open team, which remembers the tasks before. The result says what went wrong."""
-        return await self._result_of(self._run(task, stays_open=True))
-
     async def run_once(
         self,
         task: str | None,
@@ -185,7 +164,7 @@ class TeamRun:
         """
         with self.dispatcher:
             try:
-                result = await self._result_of(self._open_and_run(task, seconds))
+                result = await self.result_of(self._open_and_run(task, seconds))
                 deliver(result)
                 recorder, is_done = self.recording.recorder, not result.files_due
                 if recorder is not None and result.ending is RunEnding.ACCEPTED and is_done:
@@ -193,34 +172,6 @@ class TeamRun:
                 return result
             finally:
                 await self.recording.end()
-
-    async def run_code(self, code: str) -> tuple[CodeResult | None, WorkEnd]:
-        """Run Python of a person's in the first session of the open team; returns its result, if any, and how it ended."""
-        session = next((part for part in self._scope.owned if isinstance(part, SessionCodeExecutor)), None)
-        if session is None:
-            return None, WorkEnd(error="the team has no session whose variables live on")
-        results: list[CodeResult] = []
-
-        async def run(blocks: list[CodeBlock]) -> CodeResult:
-            return await session.execute_code_blocks(blocks, CancellationToken())
-
-        async def work() -> None:
-            blocks = [CodeBlock(code=code, language="python")]
-            results.append(
-                await self.dispatcher.perform(PartBlock(session, blocks, run), partial(run, blocks))
-            )
-
-        end = await self._end_of(work())
-        return (results[0] if results else None), end
-
-    async def reset(self) -> WorkEnd:
-        """Forget the conversation, and what the code has left in its interpreter."""
-        team = self.team
-        assert team is not None, "the team is not open"
-        self._note = ""
-        return await self._end_of(
-            team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken())
-        )
 
     def stop(self, number: Signals) -> bool:
         """Stop the run, or the reset, that is under way, and nothing else. Returns whether there is one."""
@@ -281,16 +232,18 @@ class TeamRun:
             yield
 
     @asynccontextmanager
-    async def _opened_for_tasks(self, config: CheckedConfig) -> AsyncGenerator[None]:
+    async def opened_for_tasks(self, config: CheckedConfig) -> AsyncGenerator[None]:
         self.dispatcher.add_innermost(self.files.keep)
         self.dispatcher.listen(self.files.count)
         with self.files.opened():
             async with self.opened(config):
                 yield
 
-    def record(self, config: CheckedConfig, task: str | None) -> None:
+    def record(self, config: CheckedConfig, task: str | None, *, is_chat: bool = False) -> None:
         """Record the open team from now on; as of :meth:`Recording.begin`."""
-        self.recording.begin(config, task, self.executors, self._opened, self.park, self.dispatcher.numbers)
+        self.recording.begin(
+            config, task, self.executors, self._opened, self.park, self.dispatcher.numbers, is_chat=is_chat
+        )
 
     async def _open_and_run(self, task: str | None, seconds: float | None) -> str | None:
         config = self.read()
@@ -298,11 +251,13 @@ class TeamRun:
         if not self._overrides and (waits := self.recording.still_waits()) is not None:
             self.park(waits)
             await asyncio.get_running_loop().create_future()
-        async with self._opened_for_tasks(config):
+        async with self.opened_for_tasks(config):
             self.record(config, wanted)
-            return await self._run(wanted, seconds)
+            return await self.work_on(wanted, seconds)
 
-    async def _run(self, task: str, seconds: float | None = None, *, stays_open: bool = False) -> str | None:
+    async def work_on(
+        self, task: str, seconds: float | None = None, *, stays_open: bool = False
+    ) -> str | None:
         team = self.team
         assert team is not None, "the team is not open"
         with self.span(task):
@@ -421,9 +376,9 @@ class TeamRun:
         if isinstance(event, ListenerFailed) and event.essential:
             self._cancel()
 
-    async def _result_of(self, work: Coroutine[Any, Any, str | None]) -> RunResult:
+    async def result_of(self, work: Coroutine[Any, Any, str | None]) -> RunResult:
         began = time.monotonic()
-        end = await self._end_of(work)
+        end = await self.end_of(work)
         result = self.summary.result(end, time.monotonic() - began)
         result.files, result.file_notes = self.files.found, self.files.notes
         result.files_due = self.files.due
@@ -431,7 +386,7 @@ class TeamRun:
         self.dispatcher.check()
         return result
 
-    async def _end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
+    async def end_of(self, work: Coroutine[Any, Any, str | None]) -> WorkEnd:
         """Await some work, which :meth:`stop` can stop. Raises only what an essential listener has raised."""
         self.work, self._stopped_by, self._broken_off_by = asyncio.ensure_future(work), None, None
         self._journal_failure = None

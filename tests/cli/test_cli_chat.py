@@ -287,7 +287,7 @@ def test_sigterm_stops_everything(tmp_path: Path, busy: bool):
             terminal.wait_for(SLEEPS)
         terminal.process.terminate()
         assert terminal.end() == 143
-        assert terminal.text.endswith("error: terminated\n")
+        assert "error: terminated\nto go on: codeact-team resume" in terminal.text
         assert "Traceback (most recent" not in terminal.text.partition("KeyboardInterrupt")[2]
         assert sleepers(seconds) == []
         assert len(server.requests) == busy

@@ -17,10 +17,12 @@ from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResum
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
+from codeact_team.runs.journal.chat_input import RESET, ChatInput
 from codeact_team.runs.journal.lines import EventReader, repeated_of
 from codeact_team.runs.journal.log import Entry, LogReader, entry_at, understood
 from codeact_team.runs.journal.requests import Request
 from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
 
@@ -56,6 +58,7 @@ class EffectRecord:
         waits_for: The number of the question to a person that has to be answered before it begins; ``None`` once that is.
         is_given: Whether it was answered after the run had ended, and its caller does not have the answer yet.
         has_left_files: Whether it was interrupted, and the files that it left are recorded.
+        was_stopped: Whether it had not ended, or was cancelled, when a person stopped the work in a chat that then went on.
     """
 
     n: int
@@ -75,6 +78,7 @@ class EffectRecord:
     waits_for: int | None = None
     is_given: bool = False
     has_left_files: bool = False
+    was_stopped: bool = False
 
     @property
     def place(self) -> str:
@@ -94,7 +98,7 @@ class EffectRecord:
     @property
     def is_for_a_person(self) -> bool:
         """Whether a person was asked."""
-        return self.kind in (AskedQuestion.kind, PersonInput.kind)
+        return self.kind in (AskedQuestion.kind, PersonInput.kind, ChatInput.kind)
 
 
 CallerKey = tuple[str, str, int | None]
@@ -203,6 +207,14 @@ class History:
         """The last failed effect, by caller and attempt, until that asks for more."""
         self._cancelled: dict[int, Mapping[str, Any]] = {}
         """How cancelled blocks ran, by their numbers, until their agents ask for more."""
+        self._input: int | None = None
+        """The number of the last input of a chat."""
+        self._is_stopped = False
+        """Whether the work on it was stopped."""
+        self._stopped: set[int] = set()
+        """Inputs on which a person has stopped the work, after which the chat went on."""
+        self._of_input: list[EffectRecord] = []
+        """The effects of the work on the last input."""
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
         """The files of each workspace after so many of its entries, as returned last."""
         with LogReader(self._lines, directory.chain()) as log:
@@ -273,6 +285,10 @@ class History:
         """Whether one of the attempts of a fork was chosen."""
         return self._forks[fork.n].promotion is not None
 
+    def was_stopped(self, chat_input: int | None) -> bool:
+        """Whether a person has stopped the work on an input of a chat, which then went on."""
+        return chat_input in self._stopped
+
     def may_continue(self, fork: EffectRecord) -> bool:
         """Whether the work was over with the attempts of a fork, so that they may continue under higher limits."""
         return self._has_ended and self._forks[fork.n].promotion == self._last_asked
@@ -335,12 +351,16 @@ class History:
             self._failed.clear()
             self._cancelled.clear()
             self.open.clear()
+            self._is_stopped = False
+            self._of_input.clear()
         else:
             self._take_files(offset, entry)
 
     def _take_event(self, event: Mapping[str, Any]) -> None:
         if event["type"] == RunEnded.type:
             self._has_ended = True
+        elif event["type"] == RunResult.type:
+            self._is_stopped = event["ending"] == RunEnding.STOPPED
         elif event["type"] == RunParked.type:
             parked = EventReader(self.blobs).event(event)
             assert isinstance(parked, RunParked)
@@ -371,13 +391,15 @@ class History:
     def _take_ask(self, offset: int, entry: Entry, ask: Mapping[str, Any]) -> None:
         n = entry["span"]
         if (repeated := repeated_of(ask)) is not None:
-            self._effects[n] = self._effects[repeated.span]
+            effect = self._effects[n] = self._effects[repeated.span]
+            self._take_next_of_chat(effect)
             return
         owner, within, attempt = ask.get("block", ask.get("attempt")), ask.get("within"), ask.get("attempt")
         # the same few, again and again
         by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
         effect = EffectRecord(n, ask["key"], by, kind, owner, attempt, entry["at"], offset, within=within)
         self._effects[n] = effect
+        self._take_next_of_chat(effect)
         self._by_key[effect.key].append(effect)
         if within == owner:
             # what is within another effect, such as a team that is a tool, is answered with that
@@ -398,6 +420,32 @@ class History:
             self._forks[attempt].promotion = None
         if "block" in kind or kind == Promotion.kind:
             self.under_way[n] = effect
+
+    def _take_next_of_chat(self, effect: EffectRecord) -> None:
+        """Take an effect that begins as one of the last input of a chat, or as the end of the work on that."""
+        if effect.kind != ChatInput.kind:
+            self._of_input.append(effect)
+            return
+        if self._is_stopped and self._input is not None:
+            self._stopped.add(self._input)
+        for ended in self._of_input:
+            self._settle_for_chat(ended)
+        self._input, self._is_stopped = effect.n, False
+        self._of_input.clear()
+
+    def _settle_for_chat(self, effect: EffectRecord) -> None:
+        """Take an effect for over, however it ended: the chat went on without it."""
+        effect.went_on = effect.went_on or effect.state is EffectState.FAILED
+        if effect.state is not EffectState.UNDER_WAY:
+            return
+        effect.was_stopped = True
+        self.under_way.pop(effect.n, None)
+        if (ran := self._cancelled.pop(effect.n, None)) is not None:
+            effect.state = EffectState.ANSWERED
+            self.sandboxes[effect.place, effect.attempt].add(effect, ran)
+        elif "block" in effect.kind:
+            # nobody knows how far it got
+            self.sandboxes[effect.place, effect.attempt].is_repeatable = False
 
     def _let_call_wait(self, question: EffectRecord, ask: Mapping[str, Any]) -> None:
         """Let the call of a tool wait for its approval. Code of an agent that is a tool is approved in the same place."""
@@ -441,6 +489,9 @@ class History:
             self._failed[effect.by, effect.attempt] = effect
             return
         effect.state = EffectState.ANSWERED
+        if effect.kind == ChatInput.kind and end["outcome"] == RESET:
+            for sandbox in self.sandboxes.values():
+                sandbox.forget()
         if effect.kind == Promotion.kind:
             self._choose(effect, is_lost=end["outcome"] is not None)
         if ran is not None:

@@ -102,8 +102,7 @@ class Recorder:
         """What was in each workspace when it was recorded last."""
         self._at_work: dict[int, tuple[str, Files]] = {}
         """The workspaces of blocks that have not ended, by number, and what was there before."""
-        self.is_stopping = False
-        """Whether the run is being stopped from outside, so that what ends now was cut short."""
+        self._stopping = asyncio.Event()
 
     @classmethod
     def create(
@@ -221,6 +220,24 @@ class Recorder:
         """
         n = self.begin(effect, await request_of(effect, self.redactor))
         return await self.perform(n, effect, do)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is being stopped from outside, so that what ends now was cut short."""
+        return self._stopping.is_set()
+
+    @is_stopping.setter
+    def is_stopping(self, is_stopping: bool) -> None:
+        if is_stopping:
+            self._stopping.set()
+            return
+        self._stopping.clear()
+        # what was at work does not go on
+        self._at_work.clear()
+
+    async def until_stopping(self) -> None:
+        """Wait until the run is being stopped."""
+        await self._stopping.wait()
 
     def refuse_if_stopping(self) -> None:
         """Raise ``CancelledError`` while the run is being stopped: its callers are, too."""

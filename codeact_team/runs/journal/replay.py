@@ -17,10 +17,13 @@ from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
+from codeact_team.runs.journal.chat_input import ChatInput
 from codeact_team.runs.journal.differences import difference
 from codeact_team.runs.journal.history import EffectRecord, EffectState, History
 from codeact_team.runs.journal.requests import Request, inside
 from codeact_team.runs.journal.restoration import put_files, warn_of_unkept
+
+_STOPPED = "a person has stopped it then"
 
 
 class Replay(RecordedAnswers):
@@ -62,6 +65,8 @@ class Replay(RecordedAnswers):
         """The names of workspaces that have the files of the start."""
         self._strayed: str | None = None
         """What code has asked for in addition."""
+        self._input: int | None = None
+        """The last input of a chat that was answered."""
         self.blocks = self.answered = 0
         self.changed = Counter[tuple[str, str]]()
         self.difference: str | None = None
@@ -72,11 +77,19 @@ class Replay(RecordedAnswers):
         return self._history.next_settled(request)
 
     async def _perform_unknown(self, effect: Effect[Any], request: Request, do: Perform) -> Any:
+        if not isinstance(effect, ChatInput):
+            self._refuse(request)
+        return await do()
+
+    def _refuse(self, request: Request) -> NoReturn:
         agent, _, place = request.by.partition("@")
         told = f"{agent or place} has asked for one {request.kind.replace('_', ' ')} more than is recorded"
         if request.is_of_block:
             self._strayed = told
             raise RecordedError(NOT_ASKED)
+        if self._history.was_stopped(self._input):
+            self._end(_STOPPED)
+            raise asyncio.CancelledError(_STOPPED)
         self.end_of_record = told
         self._stop(told)
 
@@ -92,6 +105,11 @@ class Replay(RecordedAnswers):
                 outcome = await do()
             await self._order.turn(record.n)
             return outcome
+        if record.kind == ChatInput.kind:
+            self._input = record.n
+        elif record.was_stopped:
+            self.end_of_record = "then a person has stopped the code, and it is not known how far it got"
+            self._stop(self.end_of_record)
         if record.key != request.key:
             self.changed[effect.source, effect.kind] += 1
         if isinstance(effect, CodeEffect):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecu
 from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
+from codeact_team.runs.journal.chat_input import ChatInput
 from codeact_team.runs.journal.history import EffectRecord, EffectState, ForkKey, History
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.requests import Request, inside
@@ -45,12 +46,16 @@ class Resumption(RecordedAnswers):
     Args:
         history: The history of the run.
         recorder: Records what is new.
+        stop: Stops the work on an input of a chat, as a person has done.
     """
 
-    def __init__(self, history: History, recorder: Recorder) -> None:
+    def __init__(self, history: History, recorder: Recorder, stop: Callable[[], object]) -> None:
         super().__init__(history, recorder.redactor)
         self._recorder = recorder
         self._restoration = Restoration(history, recorder)
+        self._stop = stop
+        self._input: int | None = None
+        """The last input of a chat that was answered."""
         self._reached = 0
         """The number of the last effect that was answered."""
         self._forks: dict[Fork, str | None] = {}
@@ -79,7 +84,11 @@ class Resumption(RecordedAnswers):
         is_over = request.attempt in self._over
         while (found := self._history.next(request)) is not None:
             # what failed last is tried again, where that can do no harm
-            if found.is_settled or (not is_over and (found.is_not_begun or effect.unknown() is not None)):
+            if (
+                found.is_settled
+                or found.was_stopped
+                or (not is_over and (found.is_not_begun or effect.unknown() is not None))
+            ):
                 return found
             last = found
         return last if is_over else None
@@ -90,6 +99,10 @@ class Resumption(RecordedAnswers):
             raise RecordedError(NOT_ASKED)
         if isinstance(effect, Attempt):
             return await self._attempt(effect, request, None, do)
+        if self._history.was_stopped(self._input):
+            # it was stopped between two effects
+            await self._stop_again()
+            raise asyncio.CancelledError
         could_repeat = not request.is_of_block and effect.unknown() is not None
         if request.attempt in self._over or (could_repeat and self._history.has_more(request)):
             raise JournalError(_OTHERWISE.format(effect.source))
@@ -104,6 +117,14 @@ class Resumption(RecordedAnswers):
             return await self._attempt(effect, request, record, do)
         self._recorder.begin(effect, request, record)
         await self._pass(record.n)
+        if record.kind == ChatInput.kind:
+            self._input = record.n
+        elif record.was_stopped:
+            await self._stop_again()
+            if record.state is not EffectState.ANSWERED:
+                cancelled = asyncio.CancelledError()
+                await self._recorder.fail(effect, cancelled, is_cancelled=True, is_known=True)
+                raise cancelled
         is_over = request.attempt in self._over
         if record.state is EffectState.ANSWERED:
             return await self._answer_again(effect, request, record, do)
@@ -126,6 +147,11 @@ class Resumption(RecordedAnswers):
         outcome = effect.unknown()
         await self._recorder.settle(effect, outcome)
         return outcome
+
+    async def _stop_again(self) -> None:
+        """Stop the work, where a person has stopped it, and wait until the agents know."""
+        self._stop()
+        await self._recorder.until_stopping()
 
     async def _answer_again(
         self, effect: Effect[Any], request: Request, record: EffectRecord, do: Perform

@@ -42,7 +42,7 @@ class About(BaseModel):
     Attributes:
         format: The format of the directory.
         id: Its name; the names of later runs come after it.
-        task: The task; hostile data where somebody else wrote it. ``None`` where a program gives a team its tasks.
+        task: The task; hostile data where somebody else wrote it. ``None`` where a program, or a person in a chat, gives a team its tasks.
         config: The name of the config.
         working_directory: From which relative paths in the config lead.
         began: When, in seconds since the epoch.
@@ -51,6 +51,7 @@ class About(BaseModel):
         config_digest: The SHA-256 of ``config.yaml``.
         seal: Authenticates all this; ``None`` where nothing does.
         sealed_by: The name of the key; empty for that of a user.
+        is_chat: Whether a person gives the tasks, in a chat.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,6 +68,12 @@ class About(BaseModel):
     config_digest: str | None = None
     seal: str | None = None
     sealed_by: str = ""
+    is_chat: bool = False
+
+    @property
+    def is_of_program(self) -> bool:
+        """Whether a program gives the tasks."""
+        return self.task is None and not self.is_chat
 
     def sealed(self, key: SealKey) -> About:
         """The same, with a seal."""
@@ -80,7 +87,9 @@ class About(BaseModel):
         )
 
     def _described(self) -> bytes:
-        return json.dumps(self.model_dump(mode="json", exclude={"seal"}), sort_keys=True).encode()
+        # the seals of others do not know this field
+        left_out = {"seal"} if self.is_chat else {"seal", "is_chat"}
+        return json.dumps(self.model_dump(mode="json", exclude=left_out), sort_keys=True).encode()
 
 
 class RunDirectory:

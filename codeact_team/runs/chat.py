@@ -1,0 +1,160 @@
+"""A chat: a team that stays open for one input of a person after the other, all of which are one recorded run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from autogen_agentchat.base import Team
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock, CodeResult
+
+from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.runs.journal.chat_input import RESET, ChatInput
+from codeact_team.runs.kept_runs import KeptRun
+from codeact_team.runs.result import Costs, RunResult
+from codeact_team.runs.run import TeamRun
+from codeact_team.runs.summary import WorkEnd
+from codeact_team.tools.autogen_parts import PartBlock
+
+_RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
+
+
+def is_for_team(text: str) -> bool:
+    """Whether an input is for the team: a task, or a command that :meth:`TeamChat.take` knows."""
+    return text == RESET or _RUN.fullmatch(text) is not None or re.fullmatch(r"/\w+", text) is None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an input of a chat has come to.
+
+    Attributes:
+        result: Of a task.
+        output: Of Python.
+        error: What went wrong.
+        is_reset: Whether the conversation and the variables are forgotten.
+    """
+
+    result: RunResult | None = None
+    output: CodeResult | None = None
+    error: str | None = None
+    is_reset: bool = False
+
+
+class TeamChat(TeamRun):
+    """Opens a team, and lets it work on each input of a person, until the person leaves.
+
+    What the person enters is recorded like all else that a run asks for. A chat that is resumed gets it again, and does
+    what it did, as far as it is recorded: the team remembers, and its variables are there.
+
+    Attributes:
+        ended_in: The directory of the chat that has ended, if it is kept.
+        last: The result of the last task.
+    """
+
+    ended_in: str | None = None
+
+    last: RunResult | None = None
+    _seconds: float = 0.0
+    """How long the team has worked."""
+    _has_input: bool = False
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[None]:
+        """Load the team, and at the end stop what it has started. A chat without an input is not kept.
+
+        Raises:
+            CodeActTeamError: As :func:`codeact_team.open_team`.
+        """
+        of_all = Costs(in_all=True)
+        self.dispatcher.listen(of_all)
+        with self.dispatcher:
+            try:
+                async with self.opened_for_tasks(config := self.read()):
+                    self.record(config, None, is_chat=True)
+                    yield
+            finally:
+                await self._end(of_all)
+
+    async def _end(self, of_all: Costs) -> None:
+        recorder, self.ended_in = self.recording.recorder, self.recording.place
+        if recorder is not None and self._has_input:
+            last = self.last or self.summary.result(WorkEnd(), 0.0)
+            used = {"usage": of_all.usage, "steps": of_all.steps, "cost": of_all.cost}
+            # for those who list runs: the person has seen the result of each task
+            recorder(replace(last, seconds=self._seconds, **used))
+        await self.recording.end()
+        if recorder is not None and not self._has_input:
+            KeptRun.read(recorder.directory).remove()
+            self.ended_in = None
+
+    async def started(self) -> None:
+        """Wait until everything that the open team needs has started, or raise why it cannot."""
+        for part in self._scope.owned:
+            await part.start()
+
+    async def next_input(self, ask: Callable[[], Awaitable[str]]) -> str:
+        """The next input: of the record, or else of the person, whom ``ask`` asks.
+
+        Raises:
+            CancelledError: If ``ask`` has raised that, as the person leaves: the chat can go on from there.
+        """
+        self.recording.set_stopping(False)
+        text = await self.dispatcher.perform(ChatInput(), ask)
+        self._has_input = True
+        return text
+
+    async def run(self, task: str, seconds: float | None = None) -> RunResult:
+        """Let the team, which remembers the tasks before, work on a task. The result says what went wrong.
+
+        Args:
+            task: What to do.
+            seconds: Wall-clock time that the team may work on it.
+        """
+        self.last = await self.result_of(self.work_on(task, seconds, stays_open=True))
+        self._seconds += self.last.seconds
+        return self.last
+
+    async def take(self, text: str, seconds: float | None = None) -> Taken:
+        """Do what an input asks for: a task, ``/run`` with Python, or ``/reset``. What goes wrong is in what is returned.
+
+        Args:
+            text: The input.
+            seconds: As of :meth:`run`.
+        """
+        if (code := _RUN.fullmatch(text)) is not None:
+            return await self._run_code(code["code"])
+        if text == RESET:
+            end = await self._reset()
+            return Taken(error=end.error, is_reset=end.came_by_itself)
+        result = await self.run(text, seconds)
+        return Taken(result, error=result.error)
+
+    async def _run_code(self, code: str) -> Taken:
+        session = next((part for part in self._scope.owned if isinstance(part, SessionCodeExecutor)), None)
+        if session is None:
+            return Taken(error="the team has no session whose variables live on")
+        blocks = [CodeBlock(code=code, language="python")]
+        results: list[CodeResult] = []
+
+        async def run(blocks: list[CodeBlock]) -> CodeResult:
+            return await session.execute_code_blocks(blocks, CancellationToken())
+
+        async def work() -> None:
+            effect = PartBlock(session, blocks, run)
+            results.append(await self.dispatcher.perform(effect, partial(run, blocks)))
+
+        end = await self.end_of(work())
+        return Taken(output=results[0] if results else None, error=end.error)
+
+    async def _reset(self) -> WorkEnd:
+        team = self.team
+        assert team is not None, "the team is not open"
+        self._note = ""
+        return await self.end_of(
+            team.reset() if isinstance(team, Team) else team.on_reset(CancellationToken())
+        )

@@ -1,0 +1,199 @@
+"""Chats that are kept: killed, gone on with, shown and replayed, as their users have it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from command_line import codeact_team
+from support.openai_server import HttpError, Reply, ScriptedServer, Slow, Text
+from terminal import CTRL_C, Terminal, on_a_terminal
+from test_cli_chat import ask, asked, codeact, leave
+from test_cli_interrupts import SLEEPS
+
+ON = ["chat", "--continue"]
+
+
+def python(code: str) -> Text:
+    return Text(f"```python\n{code}\n```")
+
+
+def wait_for_requests(server: ScriptedServer, count: int) -> None:
+    while len(server.requests) < count:
+        time.sleep(0.01)
+
+
+def kill(terminal: Terminal) -> None:
+    terminal.process.kill()
+    terminal.end()
+
+
+def kept(folder: Path) -> list[dict[str, object]]:
+    """The runs that are kept there."""
+    return [json.loads(line) for line in codeact_team("runs", "--json", cwd=folder).stdout.splitlines()]
+
+
+def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(tmp_path: Path):
+    replies = [python("x = 41"), Text("It is set."), python("print(x + 1)"), Text("There it is.")]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Set x.")
+            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("\n> ")
+            kill(terminal)
+        with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
+            terminal.wait_for("> Set x.")
+            terminal.wait_for("It is set.\n\n── accepted")
+            ask(terminal, "Add one.")
+            terminal.wait_for("\n42\n")
+            terminal.wait_for("There it is.")
+            assert leave(terminal) == 0
+            assert "to go on: codeact-team resume " in terminal.text
+    assert asked(server, 2)[:1] == ["Set x."]
+    assert len(kept(tmp_path)) == 1
+
+
+def test_work_on_a_message_that_was_killed_goes_on_where_it_was(tmp_path: Path):
+    replies: list[Reply] = [python("x = 41"), Slow(60, Text("late")), Text("It is set.")]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Set x.")
+            wait_for_requests(server, 2)
+            kill(terminal)
+        with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
+            terminal.wait_for("It is set.\n\n── accepted")
+            ask(terminal, "/run print(x)")
+            terminal.wait_for("\n41\n")
+            assert leave(terminal) == 0
+
+
+def test_what_a_person_has_stopped_stays_stopped_and_what_failed_stays_failed(tmp_path: Path):
+    replies: list[Reply] = [
+        python("x = 41"),
+        Slow(60, Text("late")),
+        HttpError(401),
+        Text("Yes?"),
+        python("print(x + 1)"),
+        Text("There it is."),
+    ]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Set x.")
+            wait_for_requests(server, 2)
+            terminal.type(CTRL_C)
+            terminal.wait_for("── stopped")
+            ask(terminal, "Once more.")
+            terminal.wait_for("── failed")
+            ask(terminal, "Hello?")
+            terminal.wait_for("Yes?\n\n── accepted")
+            kill(terminal)
+        with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
+            terminal.wait_for("── stopped")
+            terminal.wait_for("── failed")
+            terminal.wait_for("Yes?\n\n── accepted")
+            ask(terminal, "Add one.")
+            terminal.wait_for("\n42\n")
+            terminal.wait_for("There it is.")
+            assert leave(terminal) == 0
+    before, after = asked(server, 3), asked(server, 4)
+    assert after[: len(before)] == before
+
+
+def test_code_that_a_person_has_stopped_does_not_run_again(tmp_path: Path):
+    replies: list[Reply] = [
+        python("x = 41"),
+        Text("It is set."),
+        python(f"import time\nprint({SLEEPS!r}, flush=True)\ntime.sleep(61)"),
+        Text("Yes?"),
+        Text("And now?"),
+    ]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Set x.")
+            terminal.wait_for("It is set.\n\n── accepted")
+            ask(terminal, "Sleep.")
+            terminal.wait_for(SLEEPS)
+            terminal.type(CTRL_C)
+            terminal.wait_for("── stopped")
+            ask(terminal, "Hello?")
+            terminal.wait_for("Yes?\n\n── accepted")
+            kill(terminal)
+        with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
+            terminal.wait_for("── stopped")
+            terminal.wait_for("Yes?\n\n── accepted")
+            ask(terminal, "Hello again?")
+            terminal.wait_for("And now?\n\n── accepted")
+            assert leave(terminal) == 0
+    before, after = asked(server, 3), asked(server, 4)
+    assert after[: len(before)] == before
+
+
+def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
+    replies = [python("x = 41"), Text("It is set."), python("print(x)"), Text("It is gone.")]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Set x.")
+            terminal.wait_for("It is set.\n\n── accepted")
+            ask(terminal, "/reset")
+            terminal.wait_for("forgotten")
+            terminal.wait_for("\n> ")
+            kill(terminal)
+        with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Show x.")
+            terminal.wait_for("NameError: name 'x' is not defined")
+            terminal.wait_for("It is gone.")
+            assert leave(terminal) == 0
+    assert asked(server, 2) == ["Show x."]
+
+
+def test_a_chat_is_listed_shown_and_replayed(tmp_path: Path):
+    replies = [python("x = 41"), Text("It is set."), python("print(x + 1)"), Text("There it is.")]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        done = codeact_team(*command, cwd=tmp_path, stdin="Set x.\nAdd one.\n/run print(x)\n", **variables)
+    assert done.returncode == 0, done.stderr
+    (run,) = kept(tmp_path)
+    assert (run["state"], run["task"], run["steps"]) == ("accepted", "Set x.", 3)
+    shown = codeact_team("show", "last", cwd=tmp_path)
+    assert "Set x." in shown.stdout and "Add one." in shown.stdout and "There it is." in shown.stdout
+    replayed = codeact_team("replay", "last", cwd=tmp_path)
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    assert "as recorded" in replayed.stdout
+    page = codeact_team("show", "last", "--html", "page.html", cwd=tmp_path)
+    assert page.returncode == 0 and "Add one." in (tmp_path / "page.html").read_text()
+
+
+def test_a_chat_without_a_message_is_not_kept(tmp_path: Path):
+    with ScriptedServer.in_thread([]) as server:
+        command, variables = codeact(server)
+        assert codeact_team(*command, cwd=tmp_path, stdin="/help\n", **variables).returncode == 0
+    assert kept(tmp_path) == []
+    told = codeact_team(*ON, cwd=tmp_path)
+    assert told.returncode == 2 and "begin one by `codeact-team chat CONFIG`" in told.stderr
+
+
+def test_quietly_a_chat_prints_its_answers_only(tmp_path: Path):
+    with ScriptedServer.in_thread([Text("Four."), Text("Nine.")]) as server:
+        command, variables = codeact(server)
+        done = codeact_team(*command, "-q", cwd=tmp_path, stdin="2 * 2?\n3 * 3?\n", **variables)
+    assert done.stdout == "Four.\nNine.\n"
+
+
+def test_files_of_a_chat_are_delivered_as_they_are_made(tmp_path: Path):
+    replies = [
+        python("open('a.txt', 'w').write('1')"),
+        Text("Made."),
+        python("open('b.txt', 'w').write('2')"),
+        Text("Made."),
+    ]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        done = codeact_team(*command, "--out", "out", cwd=tmp_path, stdin="One.\nTwo.\n", **variables)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.txt", "b.txt"]
