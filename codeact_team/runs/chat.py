@@ -29,7 +29,7 @@ def is_for_team(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ChatReply:
     """What an input of a chat has come to.
 
     Attributes:
@@ -119,7 +119,7 @@ class TeamChat(TeamRun):
         self._seconds += self.last.seconds
         return self.last
 
-    async def take(self, text: str, seconds: float | None = None) -> Taken:
+    async def take(self, text: str, seconds: float | None = None) -> ChatReply:
         """Do what an input asks for: a task, ``/run`` with Python, or ``/reset``. What goes wrong is in what is returned.
 
         Args:
@@ -130,14 +130,14 @@ class TeamChat(TeamRun):
             return await self._run_code(code["code"])
         if text == RESET:
             end = await self._reset()
-            return Taken(error=end.error, is_reset=end.came_by_itself)
+            return ChatReply(error=end.error, is_reset=end.came_by_itself)
         result = await self.run(text, seconds)
-        return Taken(result, error=result.error)
+        return ChatReply(result, error=result.error)
 
-    async def _run_code(self, code: str) -> Taken:
+    async def _run_code(self, code: str) -> ChatReply:
         session = next((part for part in self._scope.owned if isinstance(part, SessionCodeExecutor)), None)
         if session is None:
-            return Taken(error="the team has no session whose variables live on")
+            return ChatReply(error="the team has no session whose variables live on")
         blocks = [CodeBlock(code=code, language="python")]
         results: list[CodeResult] = []
 
@@ -149,7 +149,7 @@ class TeamChat(TeamRun):
             results.append(await self.dispatcher.perform(effect, partial(run, blocks)))
 
         end = await self.end_of(work())
-        return Taken(output=results[0] if results else None, error=end.error)
+        return ChatReply(output=results[0] if results else None, error=end.error)
 
     async def _reset(self) -> WorkEnd:
         team = self.team

@@ -101,7 +101,7 @@ async def test_a_long_run(tmp_path: Path) -> None:
         opened = time.perf_counter() - began
         tracemalloc.start()
         recorder, history = Recorder.reopen(directory, {})
-        resumption = Resumption(history, recorder)
+        resumption = Resumption(history, recorder, lambda: None)
         kept, peak = (each / 2**20 for each in tracemalloc.get_traced_memory())
         tracemalloc.stop()
         began = time.perf_counter()

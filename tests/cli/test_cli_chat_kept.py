@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from command_line import codeact_team
-from support.openai_server import HttpError, Reply, ScriptedServer, Slow, Text
+from support.openai_server import AnyReply, HttpError, ScriptedServer, Slow, Text
 from terminal import CTRL_C, Terminal, on_a_terminal
 from test_cli_chat import ask, asked, codeact, leave
 from test_cli_interrupts import SLEEPS
@@ -56,7 +57,7 @@ def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(
 
 
 def test_work_on_a_message_that_was_killed_goes_on_where_it_was(tmp_path: Path):
-    replies: list[Reply] = [python("x = 41"), Slow(60, Text("late")), Text("It is set.")]
+    replies: Sequence[AnyReply] = [python("x = 41"), Slow(60, Text("late")), Text("It is set.")]
     with ScriptedServer.in_thread(replies) as server:
         command, variables = codeact(server)
         with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
@@ -71,7 +72,7 @@ def test_work_on_a_message_that_was_killed_goes_on_where_it_was(tmp_path: Path):
 
 
 def test_what_a_person_has_stopped_stays_stopped_and_what_failed_stays_failed(tmp_path: Path):
-    replies: list[Reply] = [
+    replies: Sequence[AnyReply] = [
         python("x = 41"),
         Slow(60, Text("late")),
         HttpError(401),
@@ -104,7 +105,7 @@ def test_what_a_person_has_stopped_stays_stopped_and_what_failed_stays_failed(tm
 
 
 def test_code_that_a_person_has_stopped_does_not_run_again(tmp_path: Path):
-    replies: list[Reply] = [
+    replies: Sequence[AnyReply] = [
         python("x = 41"),
         Text("It is set."),
         python(f"import time\nprint({SLEEPS!r}, flush=True)\ntime.sleep(61)"),
@@ -161,12 +162,15 @@ def test_a_chat_is_listed_shown_and_replayed(tmp_path: Path):
     (run,) = kept(tmp_path)
     assert (run["state"], run["task"], run["steps"]) == ("accepted", "Set x.", 3)
     shown = codeact_team("show", "last", cwd=tmp_path)
-    assert "Set x." in shown.stdout and "Add one." in shown.stdout and "There it is." in shown.stdout
+    assert "Set x." in shown.stdout
+    assert "Add one." in shown.stdout
+    assert "There it is." in shown.stdout
     replayed = codeact_team("replay", "last", cwd=tmp_path)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     assert "as recorded" in replayed.stdout
     page = codeact_team("show", "last", "--html", "page.html", cwd=tmp_path)
-    assert page.returncode == 0 and "Add one." in (tmp_path / "page.html").read_text()
+    assert page.returncode == 0
+    assert "Add one." in (tmp_path / "page.html").read_text()
 
 
 def test_a_chat_without_a_message_is_not_kept(tmp_path: Path):
@@ -175,7 +179,8 @@ def test_a_chat_without_a_message_is_not_kept(tmp_path: Path):
         assert codeact_team(*command, cwd=tmp_path, stdin="/help\n", **variables).returncode == 0
     assert kept(tmp_path) == []
     told = codeact_team(*ON, cwd=tmp_path)
-    assert told.returncode == 2 and "begin one by `codeact-team chat CONFIG`" in told.stderr
+    assert told.returncode == 2
+    assert "begin one by `codeact-team chat CONFIG`" in told.stderr
 
 
 def test_quietly_a_chat_prints_its_answers_only(tmp_path: Path):

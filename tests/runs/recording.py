@@ -11,8 +11,8 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import MessageSent
+from codeact_team.runs.chat import TeamChat
 from codeact_team.runs.result import RunResult
-from codeact_team.runs.run import TeamRun
 
 CONFINED = (
     "config.participants.executor.config.code_executor="
@@ -45,9 +45,9 @@ class Recording:
         return [event for event in self.events if isinstance(event, RunResult)]
 
 
-def runner(config: str | Path, recording: Recording, **options: Any) -> TeamRun:
+def runner(config: str | Path, recording: Recording, **options: Any) -> TeamChat:
     """Runs a config, and tells ``recording`` of it, which must not fail."""
-    made = TeamRun(config, **options)
+    made = TeamChat(config, **options)
     made.dispatcher.listen(recording, essential=True)
     return made
 

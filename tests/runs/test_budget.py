@@ -182,7 +182,7 @@ async def test_a_cached_answer_costs_nothing_and_a_cache_goes_by_the_name_of_its
         opened = runner(file, Recording())
         async with opened.open():
             first = await opened.run("A task")
-            await opened.reset()
+            await opened.take("/reset")
             again = await opened.run("A task")
     assert first.cost == again.cost == Cost(0.3, "USD", [], 0)
     # three for each, as the first three of the second task were asked before

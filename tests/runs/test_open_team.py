@@ -20,8 +20,8 @@ from codeact_team.core.events import Opened, Output
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError
 from codeact_team.runs import run as task_stream
+from codeact_team.runs.chat import TeamChat
 from codeact_team.runs.result import RunEnding
-from codeact_team.runs.run import TeamRun
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 SLEEPS = Text("```python\nprint('no' + 'w', flush=True)\nimport time\ntime.sleep(60)\n```")
@@ -30,7 +30,7 @@ CONFINED_TEAM = [CONFINED, NO_HTTP_RETRIES]
 
 
 @asynccontextmanager
-async def open_runner(config: str | Path, recording: Recording, **options: Any) -> AsyncGenerator[TeamRun]:
+async def open_runner(config: str | Path, recording: Recording, **options: Any) -> AsyncGenerator[TeamChat]:
     opened = runner(config, recording, **options)
     async with opened.open():
         yield opened
@@ -63,7 +63,7 @@ class Listening(Recording):
             self._said = ""
             self.heard.set()
 
-    async def stop(self, team: TeamRun) -> None:
+    async def stop(self, team: TeamChat) -> None:
         """Stop the team's run once the text was said, and once more, to no effect."""
         await self.heard.wait()
         self.heard.clear()
@@ -141,7 +141,7 @@ async def test_a_reset_forgets_the_conversation(monkeypatch: pytest.MonkeyPatch)
         use_model_at(server.base_url, monkeypatch)
         async with open_runner("local-model", Recording(), overrides=CONFINED_TEAM) as team:
             await team.run("First.")
-            assert (await team.reset()).came_by_itself
+            assert (await team.take("/reset")).is_reset
             result = await team.run("Second.")
         assert "First." not in json.dumps(server.requests[2:])
     assert result.ending is RunEnding.ACCEPTED
