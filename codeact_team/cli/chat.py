@@ -17,16 +17,18 @@ from codeact_team.core.effects import Listener
 from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
 from codeact_team.runs.chat import TeamChat, is_for_team
-from codeact_team.runs.journal.chat_input import RESET
+from codeact_team.runs.journal.chat_input import RESET, UNDO
 from codeact_team.runs.result import RunEnding
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
 
 Begin = Callable[[Listener], Awaitable[int | None]]
+Reopen = Callable[[TeamChat], TeamChat]
 
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
+    UNDO: "undo the last message: what it has added to the conversation, and done to the variables",
     RESET: "forget the conversation and the variables",
     "/help": "show this",
     "/exit": "leave, as do exit and quit",
@@ -48,10 +50,12 @@ def chat_command(
     quiet: bool = False,
     seconds: float | None = None,
     begin: Begin | None = None,
+    reopen: Reopen | None = None,
 ) -> int:
     """Open a team, run it on one message after the other, print what happens, and return the exit code.
 
     ``begin`` is awaited before the first message, with the listener; it returns an exit code if there is to be none.
+    ``reopen`` resumes the chat in the same process, once an input is undone.
     """
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet the answers only: leave one of them out")
@@ -59,11 +63,11 @@ def chat_command(
     with_a_person = is_person_there(as_json=as_json)
     listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, echo=not with_a_person)
     runner.dispatcher.listen(listener, essential=True)
-    chat = _Chat(screen, runner, listener, seconds, begin, with_a_person=with_a_person)
+    chat = _Chat(screen, runner, listener, seconds, begin, reopen, with_a_person=with_a_person)
     with asking_the_person(screen, as_json=as_json):
         code = asyncio.run(chat.run())
-    if with_a_person and runner.ended_in is not None:
-        screen.notice("note", f"to go on: codeact-team resume {shlex.quote(readable(runner.ended_in))}")
+    if with_a_person and (ended_in := chat.runner.ended_in) is not None:
+        screen.notice("note", f"to go on: codeact-team resume {shlex.quote(readable(ended_in))}")
     return code
 
 
@@ -77,18 +81,20 @@ class _Chat:
         listener: Listener,
         seconds: float | None,
         begin: Begin | None,
+        reopen: Reopen | None,
         *,
         with_a_person: bool,
     ) -> None:
         self._screen = screen
         self._listener = listener
-        self._runner = runner
+        self.runner = runner
         self._seconds = seconds
         self._begin = begin
+        self._reopen = reopen
         self._with_a_person = with_a_person
         self._prompt: MessagePrompt | None = None
         self._read: Callable[[], Awaitable[str | None]] | None = None
-        self._is_over = False
+        self._is_over = self._is_reopened = False
         self._exit_code: int | None = None
         self._failures: set[int] = set()
         """Exit codes of the messages that could not be worked on."""
@@ -111,15 +117,27 @@ class _Chat:
         return os.EX_TEMPFAIL if self._failures == {os.EX_TEMPFAIL} else 1
 
     async def _talk(self) -> None:
-        async with self._runner.open():
+        while await self._is_undone():
+            assert self._reopen is not None, "else nothing is undone"
+            self.runner, self._is_reopened = self._reopen(self.runner), True
+            self._screen.notice(
+                "note", "the last message is undone, and what it has done to the variables", again=True
+            )
+
+    async def _is_undone(self) -> bool:
+        """Open the team, and talk until the person leaves, or undoes an input: returns whether that is so."""
+        async with self.runner.open():
             # a failure to start is reported before anything is asked
-            await self._runner.started()
+            await self.runner.started()
             self._screen.close()
             if self._begin is not None and (exit_code := await self._begin(self._listener)) is not None:
                 self._exit_code = exit_code
-                return
+                return False
             while not self._is_over and (text := await self._next()) is not None:
+                if text == UNDO:
+                    return True
                 await self._take(text)
+        return False
 
     async def _next(self) -> str | None:
         """The next input that the team has to know of, or ``None`` if the person leaves."""
@@ -128,6 +146,8 @@ class _Chat:
         async def ask() -> str:
             nonlocal is_new, has_left
             is_new = True
+            # after an input was undone, what is before this was printed already
+            self.runner.dispatcher.listen(self._listener, essential=True)
             read = self._read = self._read or self._reader()
             while (text := await read()) is not None:
                 text = text.strip()
@@ -139,12 +159,12 @@ class _Chat:
             raise asyncio.CancelledError
 
         try:
-            text = await self._runner.next_input(ask)
+            text = await self.runner.next_input(ask)
         except asyncio.CancelledError:
             if has_left:
                 return None
             raise
-        if not is_new and self._with_a_person:
+        if not is_new and self._with_a_person and not self._is_reopened:
             self._screen.text(f"\n> {text}", "cyan")
         return text
 
@@ -152,7 +172,7 @@ class _Chat:
         """Do what an input asks for."""
         if self._with_a_person:
             self._screen.wait()
-        taken = await self._runner.take(text, self._seconds)
+        taken = await self.runner.take(text, self._seconds)
         result, output = taken.result, taken.output
         if output is not None and isinstance(self._listener, Conversation):
             self._screen.text(output.output.removesuffix("\n"))
@@ -168,6 +188,9 @@ class _Chat:
 
     def _is_known_here(self, text: str) -> bool:
         """Do what a command asks for that changes nothing in the chat; returns whether it is one."""
+        if text == UNDO and not (self._reopen and self.runner.can_undo):
+            self._screen.notice("warning", "there is nothing to undo", again=True)
+            return True
         if is_for_team(text):
             return False
         if text != "/help":
@@ -192,7 +215,7 @@ class _Chat:
 
     def _stop(self, number: Signals) -> bool:
         """Stop the work; returns whether that is the end of the chat."""
-        stopped = self._runner.stop(number)
+        stopped = self.runner.stop(number)
         if number is SIGINT and self._prompt is not None:
             # it ends the work only; at a prompt, Ctrl-C is a key and no signal
             if not stopped:

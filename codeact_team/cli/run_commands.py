@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -126,13 +127,13 @@ def resume(
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat
         from codeact_team.runs.journal.run_directory import find_run
-        from codeact_team.runs.resuming import resumed
+        from codeact_team.runs.resuming import chat_of, resumed
 
         with traced(screen):
             changes = changes_of(overrides)
             policy = policy_of(allow, allow_unsafe)
-            runner, task = resumed(
-                find_run(run, run_dir),
+            again = partial(
+                resumed,
                 overrides=changes,
                 policy=policy,
                 out=out,
@@ -141,10 +142,18 @@ def resume(
                 again=output is not None or out is not None,
                 confirm=confirming(screen, as_json=as_json),
             )
+            runner, task = again(find_run(run, run_dir))
             if isinstance(runner, TeamChat):
                 if output is not None:
                     raise SettingError("a chat has an answer to each of its messages: -o is for other runs")
-                code = chat_command(screen, runner, seconds=timeout, as_json=as_json, quiet=quiet)
+                code = chat_command(
+                    screen,
+                    runner,
+                    seconds=timeout,
+                    as_json=as_json,
+                    quiet=quiet,
+                    reopen=lambda chat: chat_of(again(chat.directory)),
+                )
             else:
                 code = run_command(
                     screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
@@ -256,36 +265,44 @@ def chat(
         from codeact_team.cli.chat import chat_command
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat
-        from codeact_team.runs.resuming import last_chat, resumed
+        from codeact_team.runs.resuming import chat_of, last_chat, resumed
 
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
+            changes = changes_of(overrides, model, base_url, data)
+            again = partial(
+                resumed,
+                overrides=changes if go_on else (),
+                policy=policy,
+                out=out,
+                record_mib=record_mib,
+                sync=sync,
+            )
             if go_on:
                 if model or base_url or data or no_record:
                     raise SettingError(
                         "--continue goes on with the model, the server and the data that the chat has, and keeps it: leave "
                         "--model, --base-url, --data and --no-record out"
                     )
-                runner, _ = resumed(
-                    last_chat(run_dir, config),
-                    overrides=changes_of(overrides),
-                    policy=policy,
-                    out=out,
-                    record_mib=record_mib,
-                    sync=sync,
-                )
-                assert isinstance(runner, TeamChat)
+                runner = chat_of(again(last_chat(run_dir, config)))
             elif config is None:
                 raise SettingError("say with what to chat, such as `chat codeact`, or `chat --continue`")
             else:
                 runner = TeamChat(
                     config,
-                    overrides=changes_of(overrides, model, base_url, data),
+                    overrides=changes,
                     policy=policy,
                     out=out,
                     record=None if no_record else run_dir,
                     record_mib=record_mib,
                     sync=sync,
                 )
-            code = chat_command(screen, runner, seconds=timeout, as_json=as_json, quiet=quiet)
+            code = chat_command(
+                screen,
+                runner,
+                seconds=timeout,
+                as_json=as_json,
+                quiet=quiet,
+                reopen=lambda chat: chat_of(again(chat.directory)),
+            )
         raise typer.Exit(code)

@@ -7,13 +7,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from autogen_agentchat.base import Team
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.runs.journal.chat_input import RESET, ChatInput
+from codeact_team.runs.journal.chat_input import RESET, UNDO, ChatInput
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun
 from codeact_team.runs.result import Costs, RunResult
 from codeact_team.runs.run import TeamRun
@@ -25,7 +27,7 @@ _RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
 
 def is_for_team(text: str) -> bool:
     """Whether an input is for the team: a task, or a command that :meth:`TeamChat.take` knows."""
-    return text == RESET or _RUN.fullmatch(text) is not None or re.fullmatch(r"/\w+", text) is None
+    return text in (RESET, UNDO) or _RUN.fullmatch(text) is not None or re.fullmatch(r"/\w+", text) is None
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,10 @@ class TeamChat(TeamRun):
     """
 
     ended_in: str | None = None
-
     last: RunResult | None = None
     _seconds: float = 0.0
     """How long the team has worked."""
-    _has_input: bool = False
+    _inputs: int = 0
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
@@ -82,13 +83,13 @@ class TeamChat(TeamRun):
 
     async def _end(self, of_all: Costs) -> None:
         recorder, self.ended_in = self.recording.recorder, self.recording.place
-        if recorder is not None and self._has_input:
+        if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
             used = {"usage": of_all.usage, "steps": of_all.steps, "cost": of_all.cost}
             # for those who list runs: the person has seen the result of each task
             recorder(replace(last, seconds=self._seconds, **used))
         await self.recording.end()
-        if recorder is not None and not self._has_input:
+        if recorder is not None and not self._inputs:
             KeptRun.read(recorder.directory).remove()
             self.ended_in = None
 
@@ -105,8 +106,19 @@ class TeamChat(TeamRun):
         """
         self.recording.set_stopping(False)
         text = await self.dispatcher.perform(ChatInput(), ask)
-        self._has_input = True
+        self._inputs += 1
         return text
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Where the chat that has ended is kept."""
+        assert self.ended_in is not None, "it is kept"
+        return RunDirectory(Path(self.ended_in))
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether an input of :data:`UNDO` can undo the one before, when the chat is resumed after it."""
+        return self._inputs > 0 and self.recording.place is not None
 
     async def run(self, task: str, seconds: float | None = None) -> RunResult:
         """Let the team, which remembers the tasks before, work on a task. The result says what went wrong.

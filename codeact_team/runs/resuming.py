@@ -98,6 +98,13 @@ def resumed(
     return run, None if about.task is None else str(redactor.restore(about.task))
 
 
+def chat_of(resumed: tuple[TeamRun, str | None]) -> TeamChat:
+    """The chat that was resumed."""
+    chat, _ = resumed
+    assert isinstance(chat, TeamChat), "it is the run of a chat"
+    return chat
+
+
 def last_chat(directory: Path, config: str | None = None) -> RunDirectory:
     """The last chat in a directory of runs that was begun in this working directory. Blocks.
 

@@ -202,3 +202,51 @@ def test_files_of_a_chat_are_delivered_as_they_are_made(tmp_path: Path):
         done = codeact_team(*command, "--out", "out", cwd=tmp_path, stdin="One.\nTwo.\n", **variables)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.txt", "b.txt"]
+
+
+def test_undo_brings_back_variables_files_and_the_conversation_and_stays_undone(tmp_path: Path):
+    show = python('import glob\nprint(x, glob.glob("*.txt"))')
+    replies = [
+        python("x = 41\nopen('a.txt', 'w').close()"),
+        Text("It is set."),
+        python("x = 0\nopen('b.txt', 'w').close()"),
+        Text("It is nought."),
+        show,
+        Text("As it was."),
+        show,
+        Text("Still so."),
+        show,
+        Text("It is gone."),
+    ]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+            ask(terminal, "Set x.")
+            terminal.wait_for("It is set.\n\n── accepted")
+            ask(terminal, "Make it nought.")
+            terminal.wait_for("It is nought.\n\n── accepted")
+            ask(terminal, "/undo")
+            terminal.wait_for("the last message is undone")
+            ask(terminal, "Show x.")
+            terminal.wait_for("\n41 ['a.txt']\n")
+            terminal.wait_for("As it was.\n\n── accepted")
+            kill(terminal)
+        with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
+            terminal.wait_for("As it was.\n\n── accepted")
+            assert "nought" not in terminal.text
+            ask(terminal, "Show x again.")
+            terminal.wait_for("\n41 ['a.txt']\n")
+            terminal.wait_for("Still so.")
+            for _ in range(3):
+                ask(terminal, "/undo")
+                terminal.wait_for("the last message is undone")
+            ask(terminal, "/undo")
+            terminal.wait_for("there is nothing to undo")
+            ask(terminal, "Show x once more.")
+            terminal.wait_for("NameError: name 'x' is not defined")
+            assert leave(terminal) == 0
+    for request in (4, 6):
+        assert "Make it nought." not in asked(server, request)
+    assert asked(server, 8) == ["Show x once more."]
+    replayed = codeact_team("replay", "last", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"))
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr

@@ -9,6 +9,8 @@ from codeact_team.core.events import QuestionAnswered, QuestionAsked
 
 RESET = "/reset"
 """The input that forgets the conversation, and what the code has left in its interpreters."""
+UNDO = "/undo"
+"""The input that undoes the one before: a chat that is resumed is as if that had never been entered."""
 
 
 class ChatInput(Effect[str]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, cast
@@ -17,7 +17,7 @@ from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResum
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
-from codeact_team.runs.journal.chat_input import RESET, ChatInput
+from codeact_team.runs.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.runs.journal.lines import EventReader, repeated_of
 from codeact_team.runs.journal.log import Entry, LogReader, entry_at, understood
 from codeact_team.runs.journal.requests import Request
@@ -152,6 +152,10 @@ class SandboxHistory:
             self.blocks.append(block)
             self.is_repeatable = self.is_repeatable and is_done
 
+    def copied(self) -> SandboxHistory:
+        """A copy that stays as it is."""
+        return SandboxHistory([*self.blocks], self.is_repeatable, self.lives_on)
+
     def forget(self) -> None:
         """Note the loss of the interpreter."""
         self.blocks.clear()
@@ -184,7 +188,7 @@ class History:
         self._lines = directory.lines
         self.blobs = Blobs(directory.blobs, entry_at=self._entry)
         self.last = 0
-        self.sandboxes: dict[ForkKey, SandboxHistory] = defaultdict(SandboxHistory)
+        self.sandboxes: defaultdict[ForkKey, SandboxHistory] = defaultdict(SandboxHistory)
         self.workspaces: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.rebuilding: set[str] = set()
         self.under_way: dict[int, EffectRecord] = {}
@@ -213,6 +217,10 @@ class History:
         """Whether the work on it was stopped."""
         self._stopped: set[int] = set()
         """Inputs on which a person has stopped the work, after which the chat went on."""
+        self._inputs: list[tuple[EffectRecord, defaultdict[ForkKey, SandboxHistory]]] = []
+        """The inputs of a chat that are not undone, each with what code had left before it."""
+        self._undone: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        """The entries of the files that undone blocks have left in each workspace, until code runs there again."""
         self._of_input: list[EffectRecord] = []
         """The effects of the work on the last input."""
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -227,7 +235,9 @@ class History:
     def resumed(self, record: str) -> RunResumed:
         """The event of resuming the run, which is kept in the directory ``record``."""
         answered = Counter(
-            effect.kind for effect in self._effects.values() if effect.state is EffectState.ANSWERED
+            effect.kind
+            for effect in self._each_effect
+            if effect.state is EffectState.ANSWERED and not effect.is_taken
         )
         blocks = [
             block
@@ -237,6 +247,11 @@ class History:
         ]
         seconds = sum(block.seconds for block in blocks)
         return RunResumed(record=record, answered=dict(answered), repeated=len(blocks), seconds=seconds)
+
+    @property
+    def _each_effect(self) -> Iterator[EffectRecord]:
+        """Each effect once: those that were asked again when the run was resumed have several numbers."""
+        return (effect for n, effect in self._effects.items() if n == effect.n)
 
     @property
     def has_answers(self) -> bool:
@@ -278,7 +293,11 @@ class History:
     @property
     def order(self) -> Sequence[int]:
         """The numbers of the effects that are not within others, in the order of their ends."""
-        settled = [effect for effect in self._effects.values() if effect.is_settled and effect.within is None]
+        settled = [
+            effect
+            for effect in self._each_effect
+            if effect.is_settled and effect.within is None and not effect.is_taken
+        ]
         return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
 
     def is_chosen(self, fork: EffectRecord) -> bool:
@@ -319,13 +338,24 @@ class History:
         if taken and entries[taken - 1][0] >= before:
             taken, found = 0, {}
         while taken < len(entries) and entries[taken][0] < before:
-            entry: Any = self.blobs.unpack(self._entry(entries[taken][1])["files"])
-            gone = set(entry["gone"])
-            found = {path: file for path, file in (found | entry["changed"]).items() if path not in gone}
+            found = self._changed(found, entries[taken][1])
             taken += 1
         # the next caller asks for a later time, as a rule
         self._files[workspace] = taken, found
         return found
+
+    def files_left(self, workspace: str) -> dict[str, Any]:
+        """The files that code has left in a workspace, be it undone or not; as of :meth:`files`."""
+        found = self.files(workspace, sys.maxsize)
+        for _, offset in self._undone[workspace]:
+            found = self._changed(found, offset)
+        return found
+
+    def _changed(self, files: Mapping[str, Any], offset: int) -> dict[str, Any]:
+        """Files after the changes of an entry."""
+        entry: Any = self.blobs.unpack(self._entry(offset)["files"])
+        gone = set(entry["gone"])
+        return {path: file for path, file in {**files, **entry["changed"]}.items() if path not in gone}
 
     def _entry(self, offset: int) -> Entry:
         return entry_at(self._lines, offset)
@@ -382,6 +412,7 @@ class History:
         elif (files := entry.get("files")) is not None:
             if (interrupted := self.under_way.get(files["block"])) is not None:
                 interrupted.has_left_files = True
+            self._undone[files["workspace"]].clear()
             kept = self.workspaces[files["workspace"]]
             if kept and kept[-1][0] == files["block"]:
                 # it was interrupted, and has run again from where it began
@@ -432,6 +463,32 @@ class History:
             self._settle_for_chat(ended)
         self._input, self._is_stopped = effect.n, False
         self._of_input.clear()
+
+    def _take_input(self, effect: EffectRecord, text: object) -> None:
+        """Take what a person has entered in a chat."""
+        if text != UNDO:
+            copied = {place: sandbox.copied() for place, sandbox in self.sandboxes.items()}
+            self._inputs.append((effect, defaultdict(SandboxHistory, copied)))
+        elif self._inputs:
+            undone, self.sandboxes = self._inputs.pop()
+            self._undo(range(undone.n, effect.n + 1))
+        else:
+            effect.is_taken = True
+        if text == RESET:
+            for sandbox in self.sandboxes.values():
+                sandbox.forget()
+
+    def _undo(self, numbers: range) -> None:
+        """Take effects as if they had never been asked for."""
+        for effect in self._each_effect:
+            if effect.n in numbers:
+                effect.is_taken = True
+                self.under_way.pop(effect.n, None)
+        self._failed = {caller: effect for caller, effect in self._failed.items() if effect.n not in numbers}
+        self._cancelled = {n: ran for n, ran in self._cancelled.items() if n not in numbers}
+        for workspace, entries in self.workspaces.items():
+            self._undone[workspace] += [entry for entry in entries if entry[0] in numbers]
+            entries[:] = [entry for entry in entries if entry[0] not in numbers]
 
     def _settle_for_chat(self, effect: EffectRecord) -> None:
         """Take an effect for over, however it ended: the chat went on without it."""
@@ -489,9 +546,8 @@ class History:
             self._failed[effect.by, effect.attempt] = effect
             return
         effect.state = EffectState.ANSWERED
-        if effect.kind == ChatInput.kind and end["outcome"] == RESET:
-            for sandbox in self.sandboxes.values():
-                sandbox.forget()
+        if effect.kind == ChatInput.kind:
+            self._take_input(effect, end["outcome"])
         if effect.kind == Promotion.kind:
             self._choose(effect, is_lost=end["outcome"] is not None)
         if ran is not None:

@@ -218,7 +218,7 @@ class Restoration:
         if workspace.startswith("@"):
             # only code reaches it
             return
-        known = self._history.files(workspace, END)
+        known = self._history.files_left(workspace)
         there = await self._recorder.files_of(executor)
         # contents that were not kept are not compared
         changed = [path for path, file in known.items() if file["digest"] and _differs(there.get(path), file)]
