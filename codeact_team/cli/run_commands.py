@@ -90,6 +90,7 @@ def run(
                 record=None if no_record else run_dir,
                 record_mib=record_mib,
                 sync=sync,
+                keeps_workspace=True,
             )
             code = run_command(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
@@ -139,6 +140,7 @@ def resume(
                 out=out,
                 record_mib=record_mib,
                 sync=sync,
+                keeps_workspace=True,
                 again=output is not None or out is not None,
                 confirm=confirming(screen, as_json=as_json),
             )
@@ -277,6 +279,7 @@ def chat(
                 out=out,
                 record_mib=record_mib,
                 sync=sync,
+                keeps_workspace=True,
             )
             if go_on:
                 if model or base_url or data or no_record:
@@ -296,6 +299,7 @@ def chat(
                     record=None if no_record else run_dir,
                     record_mib=record_mib,
                     sync=sync,
+                    keeps_workspace=True,
                 )
             code = chat_command(
                 screen,

@@ -106,6 +106,11 @@ class Workspace:
         """Whether the files are still there when the executor has stopped."""
         return False
 
+    @property
+    def is_own(self) -> bool:
+        """Whether nobody but this run uses it, so that it can be made anew when the run is resumed."""
+        return True
+
     async def put(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
         """Write a file; directories are made, and a link in its place is replaced. For sessions only.
 

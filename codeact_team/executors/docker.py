@@ -26,6 +26,7 @@ from codeact_team.executors.settings import ExecutorConfig, HostDirectory
 from codeact_team.executors.workspace.container_files import ContainerFiles
 from codeact_team.executors.workspace.directory import wide_directories
 from codeact_team.executors.workspace.files import WorkspaceFiles
+from codeact_team.executors.workspace.workspace import Location
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
@@ -148,9 +149,9 @@ class DockerEnvironment(Environment):
             return ContainerFiles(sandbox.spawn_beside, is_empty=self._config.init_command is None)
         return super()._files()
 
-    def location(self) -> tuple[Path | None, bool]:
+    def location(self) -> Location:
         is_shared = not isinstance(self.sandbox, DockerSandbox) or self.sandbox.shared
-        return super().location() if is_shared and not self._is_inside else (None, False)
+        return super().location() if is_shared and not self._is_inside else Location(None)
 
     def host_path(self, file: str) -> str | None:
         shared = isinstance(self.sandbox, DockerSandbox) and self.sandbox.shared

@@ -24,7 +24,7 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
 from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, take_snapshot
 from codeact_team.executors.workspace.given import GivenData
-from codeact_team.executors.workspace.workspace import SandboxWorkspace
+from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.sandbox.base import Sandbox, above_default
 
 logger = logging.getLogger(__name__)
@@ -102,11 +102,12 @@ class Environment(ABC):
         path = self.directory.path
         return HostFiles(path.absolute(), str(path))
 
-    def location(self) -> tuple[Path | None, bool]:
-        """The directory of this machine that is the workspace, once it exists, and whether it stays at the end."""
-        if self._config.work_dir is not None:
-            return resolved(self._config.work_dir), True
-        return self.directory.path if self.sandbox is not None else None, False
+    def location(self) -> Location:
+        """Where the workspace is."""
+        directory = self.directory
+        if directory.lasts:
+            return Location(resolved(directory.path), lasts=True, is_own=directory.is_own)
+        return Location(directory.path if self.sandbox is not None else None)
 
     @property
     @abstractmethod
@@ -139,15 +140,15 @@ class Environment(ABC):
 
         Raises a ``SettingError`` if data cannot be given, and a ``SandboxError`` if the packages cannot be had.
         """
-        # only such a workspace can have files already
-        is_made = self._config.work_dir is not None
-        await self.workspace.check(self._host_files() if is_made else None)
+        # only such a workspace can have files of others
+        is_shared = not self.directory.is_own
+        await self.workspace.check(self._host_files() if is_shared else None)
         await self.packages.provide(report)
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
         """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError``."""
         if self._described is None:
-            looks = self._config.data or self._config.work_dir is not None
+            looks = self._config.data or not self.directory.is_own
             files = await asyncio.to_thread(self._files_at_first) if looks else ()
             self._described = await self._python(), files
         python, files = self._described

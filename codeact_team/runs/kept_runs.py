@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -95,13 +96,11 @@ class KeptRun:
 
     @cached_property
     def size(self) -> int:
-        """The bytes of its record. Blocks."""
-        with suppress(OSError), opened(self.directory.path) as top:
-            return sum(status.st_size for _, _, status in files_below(top))
-        return 0
+        """The bytes of its record and its workspace. Blocks."""
+        return sum(map(_size, [self.directory.path, *self.directory.workspaces()]))
 
     def remove(self) -> bool:
-        """Remove it, unless a process works on it. Returns whether it is gone. Blocks.
+        """Remove it with its workspace, unless a process works on it. Returns whether it is gone. Blocks.
 
         Raises:
             JournalError: If it cannot be removed.
@@ -118,6 +117,9 @@ class KeptRun:
                 try:
                     if not lock(descriptor):
                         return False
+                    for workspace in self.directory.workspaces():
+                        with parent_of(workspace) as (above, its_name):
+                            remove(its_name, above)
                     # an interrupted removal is still listed while much of the run is left
                     with suppress(FileNotFoundError):
                         remove(blobs.name, directory)
@@ -127,6 +129,12 @@ class KeptRun:
         except OSError as error:
             raise JournalError(f"the run {path} cannot be removed: {error.strerror}") from error
         return True
+
+
+def _size(directory: Path) -> int:
+    with suppress(OSError), opened(directory) as top:
+        return sum(status.st_size for _, _, status in files_below(top))
+    return 0
 
 
 def beyond(runs: Iterable[KeptRun], size: int) -> Iterator[KeptRun]:

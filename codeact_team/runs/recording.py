@@ -76,7 +76,9 @@ class Recording:
         sync: bool = False,
         shown: Collection[str] | None = None,
     ) -> None:
-        self._runs = runs
+        # a new run has its name before it begins
+        self._directory = RunDirectory(runs / new_id()) if isinstance(runs, Path) else runs
+        self._is_new = isinstance(runs, Path)
         self._mib = mib
         self._sync = sync
         self._shown = shown
@@ -129,7 +131,12 @@ class Recording:
 
     def _begun(self) -> RunDirectory | None:
         """The directory of the run to resume."""
-        return self._runs if isinstance(self._runs, RunDirectory) and self._runs.is_begun else None
+        return self._directory if self._directory is not None and self._directory.is_begun else None
+
+    @property
+    def workspace(self) -> Path | None:
+        """The directory for the workspace of the run, if it is recorded; not made."""
+        return None if self._directory is None else self._directory.workspace
 
     def begin(
         self,
@@ -156,14 +163,9 @@ class Recording:
         Raises:
             JournalError: If it cannot be recorded.
         """
-        if self._runs is None:
+        if (directory := self._directory) is None:
             return
-        if isinstance(self._runs, RunDirectory):
-            directory = self._runs
-            _refuse_what_code_reaches(directory.path, executors)
-        else:
-            directory = RunDirectory(self._runs / new_id())
-            _refuse_what_code_reaches(self._runs, executors)
+        _refuse_what_code_reaches(directory.path.parent if self._is_new else directory.path, executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
             recorder = self._resume(directory, config, credentials, task, executors, numbers)

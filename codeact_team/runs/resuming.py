@@ -34,6 +34,7 @@ def resumed(
     out: str | os.PathLike[str] | None = None,
     record_mib: int | None = DEFAULT_MIB,
     sync: bool = False,
+    keeps_workspace: bool = False,
     again: bool = False,
     confirm: Confirm | None = None,
 ) -> tuple[TeamRun, str | None]:
@@ -46,6 +47,7 @@ def resumed(
         out: Where its files are copied to.
         record_mib: The most MiB that are recorded.
         sync: Whether the record survives a power cut.
+        keeps_workspace: As of :class:`TeamRun`.
         again: Whether the result of accepted work is wanted once more, such as in another place.
         confirm: Asks a person whether to resume a run that this user has not recorded; ``None`` if nobody can be asked.
 
@@ -94,7 +96,14 @@ def resumed(
         environ = environment_for(shown, overrides)
         source = read_config(config, overrides=overrides, policy=policy, environ=environ)
     kind = TeamChat if about.is_chat else TeamRun
-    run = kind(source, overrides=overrides, policy=policy, out=out, record=recording)
+    run = kind(
+        source,
+        overrides=overrides,
+        policy=policy,
+        out=out,
+        record=recording,
+        keeps_workspace=keeps_workspace,
+    )
     return run, None if about.task is None else str(redactor.restore(about.task))
 
 

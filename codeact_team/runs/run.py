@@ -42,6 +42,7 @@ from codeact_team.core.providers import Policy
 from codeact_team.core.sandbox_description import noted_task
 from codeact_team.core.scope import Scope
 from codeact_team.errors import BudgetError, JournalError, SettingError
+from codeact_team.executors.workspace.directory import own_workspaces
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Recording
@@ -93,6 +94,7 @@ class TeamRun:
             recording; ``None`` to record nothing.
         record_mib: The most MiB of a run that are recorded; ``None`` for any number.
         sync: Whether the record survives a power cut.
+        keeps_workspace: Whether a workspace stays that no ``work_dir`` names, as long as the record of the run does.
         of_program: Whether a program gives the team its tasks: the result counts all of them, and the program's dispatcher
             receives the events as well.
 
@@ -114,6 +116,7 @@ class TeamRun:
         record: Path | RunDirectory | Recording | None = None,
         record_mib: int | None = DEFAULT_MIB,
         sync: bool = False,
+        keeps_workspace: bool = False,
         of_program: bool = False,
     ) -> None:
         self._source = source
@@ -124,6 +127,7 @@ class TeamRun:
         record.fail, record.stop = self._fail, partial(self.stop, Signals.SIGINT)
         self.recording = record
         self.files = RunFiles(out, record)
+        self._workspace = record.workspace if keeps_workspace else None
         self.summary = Summary(in_all=of_program)
         self._outer = current_dispatcher() if of_program else None
         self.dispatcher = Dispatcher(record.intercept, outer=self._outer)
@@ -220,7 +224,8 @@ class TeamRun:
         """Within it, the team is open."""
         async with Scope() as self._scope:
             telemetry.trace(self._outer or self.dispatcher, *span_settings(config, self._source))
-            self.team = make_runnable(config)
+            with own_workspaces(self._workspace):
+                self.team = make_runnable(config)
             self.bypassing_parts = bypassing_parts(self.team)
             self.recording.refuse_what_passes(self.bypassing_parts)
             self.summary.begin(self.team)

@@ -11,13 +11,14 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from codeact_team.core import trees
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.files import below, opened, parent_of, resolved
+from codeact_team.core.files import below, made_named, opened, parent_of, resolved
 from codeact_team.core.trees import Visited, walk
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import HostDirectory
@@ -47,13 +48,56 @@ def _held(directory: Path) -> str | None:
     return "the current directory" if current.is_relative_to(directory) and current != directory else None
 
 
-class WorkspaceDirectory:
-    """Makes the directory when it is needed, and removes it afterwards if it is temporary.
+class OwnWorkspaces:
+    """The directories for the workspaces of one run, which nobody else uses, and which stay when it has ended.
 
-    Without a ``work_dir`` it is temporary. If root makes it, it belongs to the user ``owner``, by default root.
+    Args:
+        top: The directory of the first one; the others have its name, and a number.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._count = 0
+
+    def next(self) -> Path:
+        """The path of another one. It is made when it is needed."""
+        self._count += 1
+        return self._top if self._count == 1 else self._top.with_name(f"{self._top.name}-{self._count}")
+
+
+_own: ContextVar[OwnWorkspaces | None] = ContextVar("codeact_team_own_workspaces", default=None)
+
+
+@contextmanager
+def own_workspaces(top: Path | None) -> Generator[None]:
+    """Within it, an executor that is made without a ``work_dir`` works in a directory at ``top`` that stays.
+
+    Without ``top``, its directory is temporary, as elsewhere.
+    """
+    token = _own.set(None if top is None else OwnWorkspaces(top))
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+class WorkspaceDirectory:
+    """Makes the directory when it is needed, and removes it afterwards if it is temporary, or has stayed empty.
+
+    Without a ``work_dir`` it is temporary, or within :func:`own_workspaces` the run's own. If root makes it, it belongs to
+    the user ``owner``, by default root.
+
+    Attributes:
+        is_own: Whether nobody but the run uses it.
+        lasts: Whether it stays.
     """
 
     def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
+        self.is_own = work_dir is None
+        own = _own.get()
+        if work_dir is None and own is not None:
+            work_dir = own.next()
+        self.lasts = work_dir is not None
         self._work_dir = None if work_dir is None else Path(work_dir)
         self._owner = owner
         self._temporary: TemporaryDirectory | None = None
@@ -93,6 +137,9 @@ class WorkspaceDirectory:
                     if self._owner is not None and os.geteuid() == 0:
                         os.chown(self.path, self._owner, self._owner)
             else:
+                if self.is_own:
+                    with made_named(self._work_dir.parent, 0o700):
+                        pass
                 self._make_named(self._work_dir)
         except FileNotFoundError as error:
             # a path that is mistyped makes no tree of directories
@@ -118,7 +165,8 @@ class WorkspaceDirectory:
                 os.mkdir(name, 0o700, dir_fd=above)
             except FileExistsError:
                 return
-            logger.info("made the work_dir %s", directory.absolute())
+            if not self.is_own:
+                logger.info("made the work_dir %s", directory.absolute())
             if self._owner is not None and os.geteuid() == 0:
                 os.chown(name, self._owner, self._owner, dir_fd=above, follow_symlinks=False)
 
@@ -130,6 +178,10 @@ class WorkspaceDirectory:
     async def remove(self) -> None:
         """Remove a temporary directory, or else the temporary files. Nothing may run there any more."""
         self._remove_temporary_files()
+        if self.is_own and self._work_dir is not None and self._made is not None:
+            # it has stayed empty
+            with suppress(OSError), parent_of(self._work_dir) as (above, name):
+                os.rmdir(name, dir_fd=above)
         directory, self._temporary, self._made = self._temporary, None, None
         if directory is not None:
             try:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iter
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.core.atomic_files import Directory, numbered
@@ -51,13 +52,21 @@ class _Contents:
     """The files when they were recorded."""
 
 
+class Location(NamedTuple):
+    """Where a workspace is: see :class:`Workspace`."""
+
+    path: Path | None
+    lasts: bool = False
+    is_own: bool = True
+
+
 class SandboxWorkspace(Workspace):
     """The workspace of an executor, in its sandbox or on this machine.
 
     An environment begins and ends it. Until then, and for a fork always, it has no changes and no files to save.
 
     Args:
-        location: Its directory, and whether that lasts; see :class:`Workspace`.
+        location: Where it is.
         turns: Held by the user of the code or of the files.
         data: The data for the code.
         mib: How much may be copied out at once; ``None`` for any amount.
@@ -65,7 +74,7 @@ class SandboxWorkspace(Workspace):
 
     def __init__(
         self,
-        location: Callable[[], tuple[Path | None, bool]],
+        location: Callable[[], Location],
         turns: Turns,
         data: GivenData | None = None,
         mib: int | None = None,
@@ -84,11 +93,15 @@ class SandboxWorkspace(Workspace):
 
     @property
     def path(self) -> Path | None:
-        return self._location()[0]
+        return self._location().path
 
     @property
     def lasts(self) -> bool:
-        return self._location()[1]
+        return self._location().lasts
+
+    @property
+    def is_own(self) -> bool:
+        return self._location().is_own
 
     def use_session(
         self, session: Callable[[], Awaitable[Session]], remove_at_end: Callable[[str], None]
@@ -119,7 +132,8 @@ class SandboxWorkspace(Workspace):
         given = await self._data.found()
         if (size := sum(one.size for one in given)) > _LONG:
             report(f"copying {size // MIB:,} MiB of data into the workspace")
-        await files.put(given)
+        # what the code has made of it before the run was interrupted is restored afterwards
+        await files.put(given, replace=self.lasts and self.is_own)
         before = Snapshot() if files.is_empty and not given else await files.snapshot()
         self._contents = _Contents(files, before, before)
 

@@ -564,10 +564,10 @@ def _without_result(event: Event) -> Event:
 
 
 def workspace_of(executor: StreamingCodeExecutor) -> str:
-    """The name of a workspace: its path from the working directory, which executors may share, or ``@`` and a place."""
+    """The name of a workspace: its path from the working directory, which runs may share, or ``@`` and a place."""
     workspace = executor.workspace
     path = workspace.path
-    if path is None or not workspace.lasts:
+    if path is None or workspace.is_own:
         return f"@{place_of(executor)}"
     return os.path.relpath(path)
 

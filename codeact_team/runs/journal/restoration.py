@@ -111,7 +111,7 @@ class Restoration:
         """Report to executors which files in lasting workspaces their code had made or changed when the run ended."""
         for executor in executors:
             workspace = workspace_of(executor)
-            if workspace in self._history.workspaces and not workspace.startswith("@"):
+            if workspace in self._history.workspaces and executor.workspace.lasts:
                 files = self._history.files(workspace, END)
                 executor.workspace.changed_before(self._changes(workspace, files))
 

@@ -28,6 +28,7 @@ _ABOUT = "run.json"
 _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
 _BLOBS = "blobs"
+_WORKSPACES = "workspaces"
 _MOST = 4 << 20
 """Bytes of ``run.json``, and of ``config.yaml``."""
 _BEFORE = {_CONFIG, _LINES}
@@ -109,6 +110,20 @@ class RunDirectory:
     def lines(self) -> Path:
         """The journal."""
         return self.path / _LINES
+
+    @property
+    def workspace(self) -> Path:
+        """The directory for the workspace of the run: apart from all this, which no code reaches."""
+        return self.path.parent / _WORKSPACES / self.path.name
+
+    def workspaces(self) -> list[Path]:
+        """The directories of the workspaces that the run has for itself, those that exist."""
+        first = self.workspace
+        try:
+            names = sorted(os.listdir(first.parent))
+        except OSError:
+            return []
+        return [first.with_name(name) for name in names if f"{name}-".startswith(f"{first.name}-")]
 
     @property
     def is_begun(self) -> bool:
