@@ -58,7 +58,6 @@ def test_team_from_yaml_repairs_and_accepts(tmp_path: Path) -> None:
     )
     assert "--- executor\n25" in output
     assert "accepted\n=== reflection accepted the work" in output
-    assert (tmp_path / "coding").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_dump_and_load_is_the_identity(path: Path, tmp_path: Path) -> None:
 def test_the_team_config_is_the_team_made_in_python() -> None:
     team = round_robin_team(
         OpenAIChatCompletionClient(model="gpt-4.1"),
-        DockerCommandLineCodeExecutor(work_dir="coding", delete_tmp_files=True, packages=PACKAGES),
+        DockerCommandLineCodeExecutor(delete_tmp_files=True, packages=PACKAGES),
     )
     assert without_budget(load_yaml(dump_config(load_config("team")))) == load_yaml(dump_config(team))
 
@@ -67,7 +67,7 @@ def test_the_team_config_is_the_team_made_in_python() -> None:
 def test_the_team_without_docker_is_the_same_team_but_for_the_sandbox() -> None:
     team = round_robin_team(
         OpenAIChatCompletionClient(model="gpt-4.1"),
-        ConfinedCommandLineCodeExecutor(work_dir="coding", delete_tmp_files=True, packages=PACKAGES),
+        ConfinedCommandLineCodeExecutor(delete_tmp_files=True, packages=PACKAGES),
     )
     from_yaml = load_yaml(dump_config(load_config("team-confined")))
     assert without_budget(from_yaml) == load_yaml(dump_config(team))
@@ -97,7 +97,7 @@ def test_the_agent_s_config_is_the_agent_made_in_python() -> None:
     agent = CodeActAgent(
         "coder",
         OpenAIChatCompletionClient(model="gpt-4.1"),
-        DockerSessionCodeExecutor(work_dir="coding", image="python:3-slim", timeout=60, packages=PACKAGES),
+        DockerSessionCodeExecutor(image="python:3-slim", timeout=60, packages=PACKAGES),
         model_client_stream=True,
         stream_output=True,
         max_seconds=900,

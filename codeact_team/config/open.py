@@ -123,7 +123,7 @@ def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:
 def what_is_open(executors: Sequence[StreamingCodeExecutor]) -> Opened:
     """The event about the executors of a team that is loaded."""
     workspaces = [executor.workspace for executor in executors]
-    lasting = [str(workspace.path) for workspace in workspaces if workspace.lasts]
+    lasting = [str(workspace.path) for workspace in workspaces if not workspace.is_own]
     return Opened(
         relaxations=[said for executor in executors for said in executor.relaxations],
         workspaces=list(dict.fromkeys(lasting)),

@@ -69,7 +69,6 @@ def test_a_failure_is_the_result_for_programs_too(tmp_path: Path):
 
 @pytest.mark.docker
 def test_an_image_that_is_absent(tmp_path: Path):
-    (tmp_path / "coding").mkdir()
     override = "config.code_executor.config={image: no.such.registry.invalid/image, pull: never}"
     result = codeact_team("run", "executor", "```sh\ntrue\n```", "-s", override, cwd=tmp_path)
     assert result.returncode == 2

@@ -54,7 +54,7 @@ def test_a_team_writes_fails_repairs_is_sent_back_and_is_accepted(tmp_path: Path
     assert (events[-1]["accepted"], events[-1]["usage"]["prompt_tokens"]) == (True, 600)
     assert (said[-1]["content"], events[-1]["answer"]) == ("The sum is 6.", "The sum is 6.")
     assert (tmp_path / "answer.txt").read_text() == "The sum is 6.\n"
-    assert (tmp_path / "coding" / "numbers.txt").read_text() == "1 2 3"
+    assert next(tmp_path.rglob("numbers.txt")).read_text() == "1 2 3"
     with closing(connect(engine_url())) as client:
         containers = client.containers(all=True, filters={"label": LABEL})
     mine = [each["Id"] for each in containers if str(tmp_path) in json.dumps(each["Mounts"])]

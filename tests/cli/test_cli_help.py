@@ -57,7 +57,6 @@ def test_the_version_names_what_a_report_needs(tmp_path: Path):
     ("arguments", "said"),
     [
         (["rum"], "No such command 'rum'"),
-        (["chat"], "Missing argument 'CONFIG'"),
         (["run"], "Missing argument 'CONFIG'"),
         (["run", "quickstart", "--jsn"], "No such option: --jsn"),
         (["validate"], "Missing argument 'CONFIG...'"),

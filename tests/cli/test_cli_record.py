@@ -21,7 +21,7 @@ KEY = "sk-a-key-that-nobody-may-see-0123456789"
 
 
 def recorded(folder: Path) -> RecordedRun:
-    [run] = [path for path in folder.iterdir() if path.is_dir()]
+    [run] = [path for path in folder.iterdir() if (path / "run.json").exists()]
     return RecordedRun(RunDirectory(run))
 
 

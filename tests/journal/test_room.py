@@ -27,7 +27,7 @@ from codeact_team.core.executor_interface import RecordedFile
 from codeact_team.core.files import opened
 from codeact_team.errors import JournalError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
-from codeact_team.executors.workspace.workspace import SandboxWorkspace
+from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.runs.journal.blobs import DEFAULT_MIB, Blobs
 from codeact_team.runs.journal.log import read_log
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -200,7 +200,7 @@ class ManyFiles(ConfinedSessionCodeExecutor):
 
 class _Recorded(SandboxWorkspace):
     def __init__(self, files: dict[str, RecordedFile]) -> None:
-        super().__init__(lambda: (None, False), Turns())
+        super().__init__(lambda: Location(None), Turns())
         self._now = files
 
     async def record(self, keep: Any) -> dict[str, RecordedFile]:
