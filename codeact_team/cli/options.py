@@ -87,6 +87,14 @@ RUNS = Path(".codeact-team", "runs")
 """Where runs are kept, below the working directory."""
 RECORD_MIB = 1024
 """As ``codeact_team.runs.journal.blobs`` has it, which takes long to import."""
+ContinueIn = Annotated[
+    str | None,
+    typer.Option(
+        "--continue-in",
+        metavar="RUN",
+        help="Begin with copies of the files that an earlier run has left in its workspace.",
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
@@ -143,6 +151,16 @@ def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
     from codeact_team.core.providers import Policy
 
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
+
+
+def with_files_of(run: str | None, run_dir: Path, data: list[str] | None) -> list[str] | None:
+    """The data for the code, and those that an earlier run has left."""
+    if run is None:
+        return data
+    from codeact_team.runs.journal.run_directory import find_run
+    from codeact_team.runs.work_dirs import files_of
+
+    return [*(data or ()), *files_of(find_run(run, run_dir))]
 
 
 def changes_of(

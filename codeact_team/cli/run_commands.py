@@ -15,6 +15,7 @@ from codeact_team.cli.options import (
     AllowUnsafe,
     BaseUrl,
     Config,
+    ContinueIn,
     Data,
     Json,
     Model,
@@ -33,6 +34,7 @@ from codeact_team.cli.options import (
     policy_of,
     reported,
     traced,
+    with_files_of,
 )
 
 
@@ -56,6 +58,7 @@ def run(
     out: Out = None,
     run_dir: RunDir = RUNS,
     no_record: NoRecord = False,
+    continue_in: ContinueIn = None,
     record_mib: RecordMib = RECORD_MIB,
     sync: Sync = False,
     quiet: Quiet = False,
@@ -79,9 +82,9 @@ def run(
         from codeact_team.runs.run import TeamRun
 
         wanted = read_task(task, file)
-        changes = changes_of(overrides, model, base_url, data)
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
+            changes = changes_of(overrides, model, base_url, with_files_of(continue_in, run_dir, data))
             runner = TeamRun(
                 config,
                 overrides=changes,
@@ -248,6 +251,7 @@ def chat(
     out: Out = None,
     run_dir: RunDir = RUNS,
     no_record: NoRecord = False,
+    continue_in: ContinueIn = None,
     record_mib: RecordMib = RECORD_MIB,
     sync: Sync = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answers only.")] = False,
@@ -271,7 +275,7 @@ def chat(
 
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
-            changes = changes_of(overrides, model, base_url, data)
+            changes = changes_of(overrides, model, base_url, with_files_of(continue_in, run_dir, data))
             again = partial(
                 resumed,
                 overrides=changes if go_on else (),
@@ -282,10 +286,10 @@ def chat(
                 keeps_workspace=True,
             )
             if go_on:
-                if model or base_url or data or no_record:
+                if model or base_url or data or continue_in or no_record:
                     raise SettingError(
                         "--continue goes on with the model, the server and the data that the chat has, and keeps it: leave "
-                        "--model, --base-url, --data and --no-record out"
+                        "--model, --base-url, --data, --continue-in and --no-record out"
                     )
                 runner = chat_of(again(last_chat(run_dir, config)))
             elif config is None:

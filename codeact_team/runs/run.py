@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from codeact_team.runs.recording import Recording
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.summary import Summary, WorkEnd
+from codeact_team.runs.work_dirs import claimed
 from codeact_team.telemetry import spans as telemetry
 from codeact_team.tools.autogen_parts import bypassing_parts
 
@@ -222,7 +223,10 @@ class TeamRun:
     @asynccontextmanager
     async def opened(self, config: CheckedConfig) -> AsyncGenerator[None]:
         """Within it, the team is open."""
-        async with Scope() as self._scope:
+        async with AsyncExitStack() as stack:
+            if self._workspace is not None:
+                stack.enter_context(claimed(config.document, self._workspace.name))
+            self._scope = await stack.enter_async_context(Scope())
             telemetry.trace(self._outer or self.dispatcher, *span_settings(config, self._source))
             with own_workspaces(self._workspace):
                 self.team = make_runnable(config)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import re
+import shlex
 import stat
 import threading
 from abc import ABC, abstractmethod
@@ -289,9 +290,11 @@ class HostFiles(WorkspaceFiles):
                     ) from error
 
     def _taken(self, one: Given) -> SettingError:
+        place = os.path.join(self._name, one.path)
         return SettingError(
             f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
-            "name, which is not overwritten, as you or the code may need it: move it away, or rename one of them"
+            f"name, which is not overwritten, as you or the code may need it: remove it (rm {shlex.quote(place)}), or rename one "
+            "of them; without a work_dir, each run has a workspace of its own"
         )
 
 
