@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
-from codeact_team.cli.conversation import AnswerOnly, Conversation, listener_of
+from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Listener
 from codeact_team.core.visibility import readable
-from codeact_team.errors import SettingError
+from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.runs.chat import TeamChat, is_for_team
 from codeact_team.runs.journal.chat_input import RESET, UNDO
 from codeact_team.runs.result import RunEnding
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 Begin = Callable[[Listener], Awaitable[int | None]]
 Reopen = Callable[[TeamChat], TeamChat]
 
+_FILES = "/files"
+_SAVE = re.compile(r"/save\s+(?P<to>\S.*)")
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
+    _FILES: "list the files that the code has made or changed",
+    "/save": "copy these files to a directory, such as /save results",
     UNDO: "undo the last message: what it has added to the conversation, and done to the variables",
     RESET: "forget the conversation and the variables",
     "/help": "show this",
@@ -153,7 +158,7 @@ class _Chat:
                 text = text.strip()
                 if text == "/exit" or (self._with_a_person and text in _LEAVING):
                     break
-                if text and not self._is_known_here(text):
+                if text and not await self._is_known_here(text):
                     return text
             has_left = True
             raise asyncio.CancelledError
@@ -186,10 +191,14 @@ class _Chat:
         if result is not None and result.ending is RunEnding.PARKED:
             self._is_over, self._exit_code = True, result.exit_code
 
-    def _is_known_here(self, text: str) -> bool:
+    async def _is_known_here(self, text: str) -> bool:
         """Do what a command asks for that changes nothing in the chat; returns whether it is one."""
         if text == UNDO and not (self._reopen and self.runner.can_undo):
             self._screen.notice("warning", "there is nothing to undo", again=True)
+            return True
+        save = _SAVE.fullmatch(text)
+        if text == _FILES or save is not None:
+            await self._print_files(None if save is None else save["to"])
             return True
         if is_for_team(text):
             return False
@@ -200,6 +209,18 @@ class _Chat:
         if self._with_a_person:
             self._screen.notice("note", _KEYS, again=True)
         return True
+
+    async def _print_files(self, out: str | None) -> None:
+        """List the files that the code has made or changed, or copy them to a directory."""
+        try:
+            files = await (self.runner.made() if out is None else self.runner.save(out))
+        except (OSError, CodeActTeamError) as error:
+            self._screen.notice("error", str(error), again=True)
+            return
+        for line in file_lines(files):
+            self._screen.text(line)
+        if not files:
+            self._screen.notice("note", "the code has made no files", again=True)
 
     def _reader(self) -> Callable[[], Awaitable[str | None]]:
         if not self._with_a_person:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -35,7 +37,7 @@ from codeact_team.core.events import (
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunEnding, RunFile, RunResult
 from codeact_team.runs.summary import PromotedListener
 
 _UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
@@ -224,7 +226,7 @@ class Conversation(PromotedListener):
         self._screen.text("")
         self._screen.text(f"── {result.ending.value} ", style, end="")
         self._screen.text(f"· {_summary(result)}", "dim")
-        for line in (*_tool_lines(result), *_file_lines(result)):
+        for line in (*_tool_lines(result), *file_lines(result.files), *result.file_notes):
             self._screen.text(f"   {line}", "dim")
         if self._answer_last and result.answer is not None:
             label, style = ("answer", "bold green") if is_accepted else (_NOT_ACCEPTED, "bold yellow")
@@ -371,11 +373,17 @@ def _tool_lines(result: RunResult) -> Iterator[str]:
         yield f"tools.{tool.name}: {', '.join([calls, *failed])}"
 
 
-def _file_lines(result: RunResult) -> Iterator[str]:
-    width = max((len(file.change) for file in result.files), default=0)
-    for file in result.files[:_MAX_FILES]:
-        place = file.path if file.found_at is None else file.found_at
+def file_lines(files: Sequence[RunFile]) -> Iterator[str]:
+    """What became of files, one a line, with paths that lead from the working directory if they are below it."""
+    width = max((len(file.change) for file in files), default=0)
+    for file in files[:_MAX_FILES]:
+        place = file.path if file.found_at is None else _shortened(file.found_at)
         yield f"{file.change:{width}} {place} · {size_of(file.size)}"
-    if (more := len(result.files) - _MAX_FILES) > 0:
+    if (more := len(files) - _MAX_FILES) > 0:
         yield f"and {more:,} more"
-    yield from result.file_notes
+
+
+def _shortened(path: str) -> str:
+    with suppress(OSError, ValueError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return path

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.runs.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun
-from codeact_team.runs.result import Costs, RunResult
+from codeact_team.runs.result import Costs, RunFile, RunResult
 from codeact_team.runs.run import TeamRun
 from codeact_team.runs.summary import WorkEnd
 from codeact_team.tools.autogen_parts import PartBlock
@@ -108,6 +109,18 @@ class TeamChat(TeamRun):
         text = await self.dispatcher.perform(ChatInput(), ask)
         self._inputs += 1
         return text
+
+    async def made(self) -> Sequence[RunFile]:
+        """The files that the code has made or changed since the chat was opened."""
+        return await asyncio.to_thread(self.files.of_all, self.executors)
+
+    async def save(self, out: str) -> Sequence[RunFile]:
+        """Copy these files to a directory, which is made if it is missing.
+
+        Raises:
+            SettingError: If they cannot be copied there.
+        """
+        return await self.files.save_all(self.executors, out)
 
     @property
     def directory(self) -> RunDirectory:

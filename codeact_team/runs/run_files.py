@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -72,7 +73,7 @@ class RunFiles:
 
     def __init__(self, out: str | os.PathLike[str] | None, recording: Recording) -> None:
         self._recording = recording
-        self._out = None if out is None else os.fspath(out)
+        self._out = None if out is None else os.path.expanduser(out)
         self._target: int | None = None
         self._has_made_out = False
         self._blocks = 0
@@ -85,6 +86,31 @@ class RunFiles:
         self.found: Sequence[RunFile] = ()
         self.notes: Sequence[str] = ()
         self.due = 0
+        self._all: dict[int, dict[str, ChangedFile]] = defaultdict(dict)
+        """The files of all runs since the team was opened, by the number of the executor and by path."""
+
+    def of_all(self, executors: Sequence[StreamingCodeExecutor]) -> Sequence[RunFile]:
+        """The files that all runs of the open team have made or changed. Blocks."""
+        return [
+            file
+            for number, executor in enumerate(executors, 1)
+            for file in _told([*self._all[number].values()], None, executor.workspace.path)
+        ]
+
+    async def save_all(self, executors: Sequence[StreamingCodeExecutor], out: str) -> Sequence[RunFile]:
+        """Copy these files to a directory, as to that of a run.
+
+        Raises:
+            SettingError: As :meth:`make`.
+        """
+        saving = RunFiles(out, Recording(None))
+        saved: list[RunFile] = []
+        with saving.opened():
+            for number, executor in enumerate(executors, 1):
+                files = [*self._all[number].values()]
+                copies = await saving._copies(executor, files, number)
+                saved += await to_the_end(asyncio.to_thread(_told, files, copies, None))
+        return saved
 
     def make(self) -> None:
         """Make the directory for copies, if one is wanted and missing.
@@ -226,6 +252,7 @@ class RunFiles:
                     whole = [file for file in new if file.path not in cut_off]
                     notes += [_CUT_OFF.format(len(new) - len(whole))] if whole != new else []
                     new = whole
+                self._all[number] |= {file.path: file for file in new}
                 told = new[: _MAX_TOLD - len(found)]
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)

@@ -250,3 +250,28 @@ def test_undo_brings_back_variables_files_and_the_conversation_and_stays_undone(
     assert asked(server, 8) == ["Show x once more."]
     replayed = codeact_team("replay", "last", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"))
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+def test_the_files_of_all_messages_are_listed_and_saved(tmp_path: Path):
+    replies = [
+        python("open('a.txt', 'w').write('1')"),
+        Text("Made."),
+        python("open('b.txt', 'w').write('22')"),
+        Text("Made."),
+    ]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        entered = "One.\nTwo.\n/files\n/save saved\n/save /proc/x\n"
+        done = codeact_team(*command, "-q", cwd=tmp_path, stdin=entered, **variables)
+    assert done.stdout == (
+        f"Made.\nMade.\nmade {workspace(tmp_path)}/a.txt · 1 byte\nmade {workspace(tmp_path)}/b.txt · 2 bytes\n"
+        "made saved/a.txt · 1 byte\nmade saved/b.txt · 2 bytes\n"
+    )
+    assert "error: the directory /proc/x for files cannot be made" in done.stderr
+    assert (tmp_path / "saved" / "b.txt").read_text() == "22"
+
+
+def workspace(folder: Path) -> Path:
+    """The workspace of the only run, as it is named from there."""
+    (found,) = (folder / ".codeact-team" / "runs" / "workspaces").iterdir()
+    return found.relative_to(folder)
