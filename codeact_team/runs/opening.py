@@ -24,6 +24,7 @@ from codeact_team.core.aio import streamed, until_cancelled
 from codeact_team.core.effects import remembered
 from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
+from codeact_team.core.settings import suggests
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
 
+@suggests
 @asynccontextmanager
 async def open_team(
     source: ConfigSource,
