@@ -238,7 +238,10 @@ def test_a_path_does_not_lead_through_an_allowed_module_to_another_one() -> None
 @pytest.mark.parametrize(
     ("made", "hint"),
     [
-        ("shop_of_ours.py", "it is in this directory, from which nothing is imported unless you set PYTHONPATH=."),
+        (
+            "shop_of_ours.py",
+            "it is in this directory, from which nothing is imported unless you set PYTHONPATH=.",
+        ),
         ("other.py", "if it is a file shop_of_ours.py of yours, set PYTHONPATH to its directory"),
     ],
 )
