@@ -47,8 +47,8 @@ def test_what_cannot_be_given_or_taken_is_told_before_a_model_is_paid(tmp_path: 
             ("--data", "salse.csv"): f"error: data: there is no salse.csv (looked for in {tmp_path})\n",
             (
                 "--out",
-                "no/such",
-            ): "error: the directory no/such for files cannot be made: there is no directory no; ",
+                "/proc/x",
+            ): "error: the directory /proc/x for files cannot be made: /proc takes no directories; ",
         }.items():
             result = codeact_team("run", "codeact", "A", "-s", ALONE, *options, cwd=tmp_path, **keys)
             assert (result.returncode, said in result.stderr) == (2, True), result.stderr
