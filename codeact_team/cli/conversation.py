@@ -35,7 +35,7 @@ from codeact_team.core.events import (
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunEnding, RunFile, RunResult
 from codeact_team.runs.summary import PromotedListener
 
 _UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
@@ -371,11 +371,17 @@ def _tool_lines(result: RunResult) -> Iterator[str]:
         yield f"tools.{tool.name}: {', '.join([calls, *failed])}"
 
 
+def _change_of(file: RunFile) -> str:
+    # the copy is new, whatever the workspace had before
+    return "copied" if file.is_copy and file.change == "changed" else file.change
+
+
 def _file_lines(result: RunResult) -> Iterator[str]:
-    width = max((len(file.change) for file in result.files), default=0)
-    for file in result.files[:_MAX_FILES]:
+    changes = [_change_of(file) for file in result.files]
+    width = max(map(len, changes), default=0)
+    for file, change in zip(result.files[:_MAX_FILES], changes, strict=False):
         place = file.path if file.found_at is None else file.found_at
-        yield f"{file.change:{width}} {place} · {size_of(file.size)}"
+        yield f"{change:{width}} {place} · {size_of(file.size)}"
     if (more := len(result.files) - _MAX_FILES) > 0:
         yield f"and {more:,} more"
     yield from result.file_notes

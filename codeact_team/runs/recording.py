@@ -96,6 +96,11 @@ class Recording:
         return True
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether the files that the code makes are the run's, and outlast it where its workspace does."""
+        return True
+
+    @property
     def place(self) -> str | None:
         """The directory of the run that is recorded now, if one is."""
         return None if self.recorder is None else str(self.recorder.directory.path)

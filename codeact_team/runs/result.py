@@ -212,6 +212,7 @@ class RunFile:
         change: Whether it was made, changed or removed.
         found_at: Its path on this machine; ``None`` if it is gone, or only in a container.
         problem: Why it has no copy, if one was wanted.
+        is_copy: Whether ``found_at`` is a copy that was wanted, and the workspace has the file, too.
     """
 
     path: str
@@ -219,6 +220,7 @@ class RunFile:
     change: Change
     found_at: str | None = None
     problem: str = ""
+    is_copy: bool = False
 
 
 @dataclass(kw_only=True)

@@ -203,6 +203,9 @@ class RunFiles:
             stays: Whether temporary workspaces stay for now.
         """
         self.found, self.notes, self.due, self._lacking = (), (), 0, ()
+        if not self._recording.keeps_files:
+            yield
+            return
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:
@@ -320,7 +323,8 @@ def _told(
     for number, file in enumerate(files):
         path = readable(file.path)
         place = (str(top / path) if top is not None else None, "") if copies is None else copies[number]
-        told.append(RunFile(path, file.size, file.change, *place))
+        is_copy = copies is not None and place[0] is not None
+        told.append(RunFile(path, file.size, file.change, *place, is_copy=is_copy))
     return told
 
 
