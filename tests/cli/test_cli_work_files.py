@@ -73,7 +73,7 @@ def test_a_copy_of_a_file_that_was_there_before_is_no_change_of_the_result(tmp_p
         command = ("run", "codeact", "Add.", "-s", ALONE, "-s", work_dir)
         inside = codeact_team(*command, cwd=tmp_path, **keys)
         outside = codeact_team(*command, "--out", "result", cwd=tmp_path, **keys)
-        replayed = codeact_team("replay", "last", cwd=tmp_path)
+        replayed = codeact_team("replay", "last", cwd=tmp_path, **keys)
     assert f"\n   changed {tmp_path}/coding/report.txt · 4 bytes\n" in inside.stdout, inside.stderr
     assert "\n   copied result/report.txt · 5 bytes\n" in outside.stdout
     # what a replay makes is gone at its end
