@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from command_line import in_this_process
 from support.openai_server import HttpError, ScriptedServer
 
 from codeact_team.cli.notices import print_notices
@@ -56,6 +57,12 @@ def test_a_resumed_run_says_what_is_known_and_nothing_of_what_is_not(
 ) -> None:
     print_notices(Screen(), RunResumed(record="r", answered=answered, repeated=repeated, seconds=2.0))
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_task_that_is_not_quoted_is_told_so() -> None:
+    refused = in_this_process("run", "quickstart", "What", "is", "6?")
+    assert refused.returncode == 2
+    assert 'extra argument(s) (is 6?); quote what is one argument, such as "What is 6 * 7?"' in refused.stderr
 
 
 @pytest.mark.parametrize(
