@@ -57,6 +57,11 @@ class Call:
         cancellation_token.link_future(self.stop)
 
     @property
+    def has_full_disk(self) -> bool:
+        """Whether a file system of the host has no room left for the workspace. Blocks for a moment."""
+        return self._environment.quota.has_full_disk
+
+    @property
     def deadline(self) -> float:
         """The end of the present block's time, in seconds of the event loop's clock."""
         return self._timer.deadline
@@ -385,7 +390,12 @@ def judge(
         words = remark(module, has_network=has_network)
         return BlockResult(ending.code, missing_module=module, remark=words)
     limit = limit_behind(ending, sandbox, output)
+    if limit is not None and str(Cause.DISK) in limit and call.has_full_disk:
+        return BlockResult(ending.code, remark=_FULL)
     return BlockResult(ending.code, limit=limit, remark=limit)
+
+
+_FULL = "The disk of this machine that has the workspace is full. This is no limit of the sandbox."
 
 
 def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
