@@ -60,7 +60,7 @@ class _Command(TyperCommand):
                 raise
             usage_error: Any = type(error)
             raise usage_error(
-                f'{message}; quote what is one argument, such as "What is 6 * 7?"', ctx
+                f'{message}; quote an argument that has spaces, such as "What is 6 * 7?"', ctx
             ) from None
 
 

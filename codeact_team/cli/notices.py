@@ -111,7 +111,9 @@ def _resumed(event: RunResumed) -> str:
         if number
     ]
     verb = "is" if models + tools == 1 else "are"
-    begins = f"{' and '.join(known)} {verb} known from {event.record}" if known else f"{event.record} goes on"
+    begins = (
+        f"{' and '.join(known)} {verb} known from {event.record}" if known else f"{event.record} continues"
+    )
     if not event.repeated:
         return begins
     again = "1 block runs" if event.repeated == 1 else f"{event.repeated} blocks run"

@@ -44,7 +44,7 @@ def test_a_notice_begins_a_line_of_its_own_where_it_is_printed_among_the_output(
             0,
             "3 answers of models and 1 result of a tool are known from r\n",
         ),
-        ({}, 1, "r goes on; before other code runs, 1 block runs again, which took 2.0 s\n"),
+        ({}, 1, "r continues; before other code runs, 1 block runs again, which took 2.0 s\n"),
         (
             {"part_call": 2},
             2,
@@ -62,7 +62,10 @@ def test_a_resumed_run_says_what_is_known_and_nothing_of_what_is_not(
 def test_a_task_that_is_not_quoted_is_told_so() -> None:
     refused = in_this_process("run", "quickstart", "What", "is", "6?")
     assert refused.returncode == 2
-    assert 'extra argument(s) (is 6?); quote what is one argument, such as "What is 6 * 7?"' in refused.stderr
+    assert (
+        'extra argument(s) (is 6?); quote an argument that has spaces, such as "What is 6 * 7?"'
+        in refused.stderr
+    )
 
 
 @pytest.mark.parametrize(
