@@ -170,7 +170,6 @@ def agent(**settings: Any) -> CodeActAgent:
         ({"functions": len}, "functions: a list is expected, not builtin_function_or_method"),
         ({"handoffs": "bob"}, "handoffs: a list is expected, not str"),
         ({"approval_func": 5}, "approval_func: a function or a text is expected, not int"),
-        ({"output_schema": 5}, "output_schema: a mapping or a class is expected, not int"),
         ({"tool_limits": {"timout": 5}}, "tool_limits.timout: no such setting"),
     ],
 )

@@ -67,8 +67,11 @@ def _may_be(value: object, member: Any) -> bool:
         return callable(value)
     if kind is Sequence:
         return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-    return isinstance(value, kind) or (
-        kind not in (*_PLAIN, type, NoneType) and not isinstance(value, _PLAIN)
+    # a field that takes a class says more of it than this could
+    return (
+        isinstance(value, kind)
+        or kind is type
+        or (kind not in (str, NoneType) and not isinstance(value, _PLAIN))
     )
 
 
@@ -80,10 +83,8 @@ def _in_words(member: Any) -> str:
 _WORDS: Mapping[Any, str] = {
     NoneType: "",
     Callable: "a function",
-    Mapping: "a mapping",
     Sequence: "a list",
     str: "a text",
-    type: "a class",
 }
 
 
