@@ -11,15 +11,24 @@ if TYPE_CHECKING:
 
     from codeact_team.agents.agent_config import ToolLimits as ToolLimits
     from codeact_team.agents.code_executor import CodeExecutorAgent as CodeExecutorAgent
+    from codeact_team.agents.code_executor import CodeExecutorAgentConfig as CodeExecutorAgentConfig
     from codeact_team.agents.codeact.agent import CodeActAgent as CodeActAgent
+    from codeact_team.agents.codeact.config import CodeActAgentConfig as CodeActAgentConfig
     from codeact_team.agents.ledger import BudgetTermination as BudgetTermination
+    from codeact_team.agents.ledger import BudgetTerminationConfig as BudgetTerminationConfig
     from codeact_team.agents.messages import describe_sandbox as describe_sandbox
+    from codeact_team.agents.observations import Ending as Ending
+    from codeact_team.agents.observations import ExecutionRecord as ExecutionRecord
+    from codeact_team.agents.observations import result_from_metadata as result_from_metadata
     from codeact_team.agents.reflection_agent import ReflectionAgent as ReflectionAgent
+    from codeact_team.agents.reflection_agent import ReflectionAgentConfig as ReflectionAgentConfig
     from codeact_team.agents.teams import ReflectionTermination as ReflectionTermination
+    from codeact_team.agents.teams import ReflectionTerminationConfig as ReflectionTerminationConfig
     from codeact_team.agents.teams import round_robin_team as round_robin_team
     from codeact_team.batch.batch import run_batch as run_batch
     from codeact_team.batch.results import BatchResult as BatchResult
-    from codeact_team.batch.results import TaskResult as TaskResult
+    from codeact_team.batch.results import JobResult as JobResult
+    from codeact_team.batch.results import TaskOutcome as TaskOutcome
     from codeact_team.batch.throttle import BatchLimits as BatchLimits
     from codeact_team.config.dumping import dump_config as dump_config
     from codeact_team.config.loading import load_config as load_config
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
     from codeact_team.core.executor_interface import Checkpoint as Checkpoint
     from codeact_team.core.executor_interface import SessionCodeExecutor as SessionCodeExecutor
     from codeact_team.core.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
+    from codeact_team.core.providers import Policy as Policy
     from codeact_team.core.scope import Scope as Scope
     from codeact_team.errors import BudgetError as BudgetError
     from codeact_team.errors import CodeActTeamError as CodeActTeamError
@@ -44,23 +54,42 @@ if TYPE_CHECKING:
     from codeact_team.errors import ConfinementError as ConfinementError
     from codeact_team.errors import EngineError as EngineError
     from codeact_team.errors import ForkError as ForkError
+    from codeact_team.errors import JournalError as JournalError
     from codeact_team.errors import ModelError as ModelError
     from codeact_team.errors import NotAllowedError as NotAllowedError
+    from codeact_team.errors import RecordedError as RecordedError
     from codeact_team.errors import SandboxError as SandboxError
+    from codeact_team.errors import SandboxLostError as SandboxLostError
     from codeact_team.errors import SettingError as SettingError
     from codeact_team.errors import WorkbenchError as WorkbenchError
     from codeact_team.executors.confined import (
         ConfinedCommandLineCodeExecutor as ConfinedCommandLineCodeExecutor,
     )
+    from codeact_team.executors.confined import (
+        ConfinedCommandLineCodeExecutorConfig as ConfinedCommandLineCodeExecutorConfig,
+    )
     from codeact_team.executors.confined import ConfinedSessionCodeExecutor as ConfinedSessionCodeExecutor
+    from codeact_team.executors.confined import (
+        ConfinedSessionCodeExecutorConfig as ConfinedSessionCodeExecutorConfig,
+    )
     from codeact_team.executors.docker import DockerCommandLineCodeExecutor as DockerCommandLineCodeExecutor
+    from codeact_team.executors.docker import (
+        DockerCommandLineCodeExecutorConfig as DockerCommandLineCodeExecutorConfig,
+    )
     from codeact_team.executors.docker import DockerSessionCodeExecutor as DockerSessionCodeExecutor
+    from codeact_team.executors.docker import (
+        DockerSessionCodeExecutorConfig as DockerSessionCodeExecutorConfig,
+    )
     from codeact_team.executors.pool import SandboxPool as SandboxPool
     from codeact_team.models.verdicts import RetryDecision as RetryDecision
     from codeact_team.models.verdicts import Verdict as Verdict
     from codeact_team.runs.opening import open_team as open_team
     from codeact_team.runs.replaying import replay_run as replay_run
     from codeact_team.tools.approval_rules import ApprovalRule as ApprovalRule
+    from codeact_team.tools.approval_rules import Question as Question
+    from codeact_team.tools.approvals import Answer as Answer
+    from codeact_team.tools.approvals import ask_with as ask_with
+    from codeact_team.tools.approvals import asking as asking
     from codeact_team.tools.autogen_parts import wrap as wrap
 
 _HOME = {
@@ -69,28 +98,45 @@ _HOME = {
         "ApprovalResponse",
     ),
     "codeact_team.agents.agent_config": ("ToolLimits",),
-    "codeact_team.agents.code_executor": ("CodeExecutorAgent",),
+    "codeact_team.agents.code_executor": (
+        "CodeExecutorAgent",
+        "CodeExecutorAgentConfig",
+    ),
     "codeact_team.agents.codeact.agent": ("CodeActAgent",),
-    "codeact_team.agents.ledger": ("BudgetTermination",),
+    "codeact_team.agents.codeact.config": ("CodeActAgentConfig",),
+    "codeact_team.agents.ledger": (
+        "BudgetTermination",
+        "BudgetTerminationConfig",
+    ),
     "codeact_team.agents.messages": ("describe_sandbox",),
-    "codeact_team.agents.reflection_agent": ("ReflectionAgent",),
+    "codeact_team.agents.observations": (
+        "Ending",
+        "ExecutionRecord",
+        "result_from_metadata",
+    ),
+    "codeact_team.agents.reflection_agent": (
+        "ReflectionAgent",
+        "ReflectionAgentConfig",
+    ),
     "codeact_team.agents.teams": (
         "ReflectionTermination",
+        "ReflectionTerminationConfig",
         "round_robin_team",
     ),
     "codeact_team.batch.batch": ("run_batch",),
     "codeact_team.batch.results": (
         "BatchResult",
-        "TaskResult",
+        "JobResult",
+        "TaskOutcome",
     ),
     "codeact_team.batch.throttle": ("BatchLimits",),
     "codeact_team.config.dumping": ("dump_config",),
-    "codeact_team.config.overrides": ("ForEvery",),
     "codeact_team.config.loading": (
         "load_config",
         "validate_config",
     ),
     "codeact_team.config.open": ("open_pool",),
+    "codeact_team.config.overrides": ("ForEvery",),
     "codeact_team.core.effects": (
         "Dispatcher",
         "Event",
@@ -108,6 +154,7 @@ _HOME = {
         "SessionCodeExecutor",
         "StreamingCodeExecutor",
     ),
+    "codeact_team.core.providers": ("Policy",),
     "codeact_team.core.scope": ("Scope",),
     "codeact_team.errors": (
         "BudgetError",
@@ -116,19 +163,26 @@ _HOME = {
         "ConfinementError",
         "EngineError",
         "ForkError",
+        "JournalError",
         "ModelError",
         "NotAllowedError",
+        "RecordedError",
         "SandboxError",
+        "SandboxLostError",
         "SettingError",
         "WorkbenchError",
     ),
     "codeact_team.executors.confined": (
         "ConfinedCommandLineCodeExecutor",
+        "ConfinedCommandLineCodeExecutorConfig",
         "ConfinedSessionCodeExecutor",
+        "ConfinedSessionCodeExecutorConfig",
     ),
     "codeact_team.executors.docker": (
         "DockerCommandLineCodeExecutor",
+        "DockerCommandLineCodeExecutorConfig",
         "DockerSessionCodeExecutor",
+        "DockerSessionCodeExecutorConfig",
     ),
     "codeact_team.executors.pool": ("SandboxPool",),
     "codeact_team.models.verdicts": (
@@ -137,7 +191,15 @@ _HOME = {
     ),
     "codeact_team.runs.opening": ("open_team",),
     "codeact_team.runs.replaying": ("replay_run",),
-    "codeact_team.tools.approval_rules": ("ApprovalRule",),
+    "codeact_team.tools.approval_rules": (
+        "ApprovalRule",
+        "Question",
+    ),
+    "codeact_team.tools.approvals": (
+        "Answer",
+        "ask_with",
+        "asking",
+    ),
     "codeact_team.tools.autogen_parts": ("wrap",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -14,10 +14,7 @@ from pathlib import Path
 
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.confined import ConfinedSessionCodeExecutor
-from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team import CodeActAgent, ConfinedSessionCodeExecutor, DockerSessionCodeExecutor, Scope
 
 SALES = Path(__file__).with_name("sales.csv")
 TASK = "Which region's revenue grew most, in percent? Save a chart of the growth as growth.png."

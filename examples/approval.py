@@ -13,8 +13,7 @@ from autogen_agentchat.agents import ApprovalRequest, ApprovalResponse
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 
-from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor
 
 
 def approve(request: ApprovalRequest) -> ApprovalResponse:

@@ -8,11 +8,7 @@ In a team that `codeact-team` runs, the terminal asks by itself; `ask_with` take
 
 import asyncio
 
-from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerSessionCodeExecutor
-from codeact_team.tools.approval_rules import ApprovalRule
-from codeact_team.tools.approvals import ask_with
+from codeact_team import ApprovalRule, CodeExecutorAgent, DockerSessionCodeExecutor, Scope, ask_with
 
 TASK = """
 ```python

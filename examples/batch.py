@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from codeact_team.batch.batch import run_batch
+from codeact_team import run_batch
 
 TASKS = Path(__file__).with_name("tasks.jsonl")
 

@@ -11,10 +11,8 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team.agents.ledger import BudgetTermination
-from codeact_team.core.effects import Dispatcher, Event
+from codeact_team import BudgetTermination, Dispatcher, Event, wrap
 from codeact_team.core.events import BudgetSpent
-from codeact_team.tools.autogen_parts import wrap
 
 
 def show(event: Event) -> None:

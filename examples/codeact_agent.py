@@ -10,9 +10,7 @@ import os
 
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team import CodeActAgent, DockerSessionCodeExecutor, Scope
 
 
 def add(a: float, b: float) -> float:

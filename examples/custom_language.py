@@ -11,8 +11,7 @@ import asyncio
 from autogen_agentchat.messages import TextMessage
 from autogen_core import CancellationToken
 
-from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor
 
 MESSAGE = """Two languages, one workspace:
 

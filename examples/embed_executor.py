@@ -17,9 +17,7 @@ from autogen_agentchat.ui import Console
 from autogen_core.models import ChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team import CodeExecutorAgent, DockerCommandLineCodeExecutor, Scope
 
 TASK = "Write a program that prints the first ten square numbers."
 

@@ -7,9 +7,8 @@ Needs neither a key nor Docker: the model is a recorded one.
 
 import asyncio
 
-from codeact_team.core.effects import Dispatcher, Event
+from codeact_team import Dispatcher, Event, open_team
 from codeact_team.core.events import BlockEnded, ModelCallEnded
-from codeact_team.runs.opening import open_team
 
 
 def show(event: Event) -> None:

@@ -15,10 +15,7 @@ from pathlib import Path
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 
-from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerSessionCodeExecutor
-from codeact_team.tools.approval_rules import ApprovalRule
+from codeact_team import ApprovalRule, CodeActAgent, DockerSessionCodeExecutor, Scope
 
 SERVER = StdioServerParams(command=sys.executable, args=[str(Path(__file__).with_name("mcp_server.py"))])
 RULES = [

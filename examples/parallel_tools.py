@@ -7,10 +7,7 @@ Needs Docker, and no model: the agent runs the code in the message.
 
 import asyncio
 
-from codeact_team.agents.agent_config import ToolLimits
-from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team import CodeExecutorAgent, DockerSessionCodeExecutor, Scope, ToolLimits
 
 TASK = """
 ```python

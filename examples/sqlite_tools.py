@@ -14,9 +14,7 @@ from typing import Any
 
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team import CodeActAgent, DockerSessionCodeExecutor, Scope
 
 ROWS = [("north", 3, 120.0), ("south", 1, 80.0), ("north", 2, 60.0), ("west", 7, 15.5), ("south", 4, 22.5)]
 QUESTIONS = ["Which region has the largest revenue?", "And which one sold the most pieces?"]

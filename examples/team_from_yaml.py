@@ -11,8 +11,7 @@ import sys
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.messages import TextMessage
 
-from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.opening import open_team
+from codeact_team import Verdict, open_team
 
 
 async def main(task: str) -> None:

@@ -11,10 +11,7 @@ import os
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from pydantic import BaseModel, Field
 
-from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.agents.observations import Ending
-from codeact_team.core.scope import Scope
-from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team import CodeActAgent, DockerSessionCodeExecutor, Ending, Scope
 
 
 class LeapYears(BaseModel):

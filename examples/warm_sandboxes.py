@@ -10,8 +10,7 @@ import asyncio
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.executors.docker import DockerSessionCodeExecutor
-from codeact_team.executors.pool import SandboxPool
+from codeact_team import DockerSessionCodeExecutor, SandboxPool
 
 
 def new_executor() -> DockerSessionCodeExecutor:

@@ -235,6 +235,26 @@ def test_a_path_does_not_lead_through_an_allowed_module_to_another_one() -> None
         providers.resolve("autogen_core._component_config.importlib.import_module", DEFAULT)
 
 
+@pytest.mark.parametrize(
+    ("made", "hint"),
+    [
+        (
+            "shop_of_ours.py",
+            "it is in this directory, from which nothing is imported unless you set PYTHONPATH=.",
+        ),
+        ("other.py", "if it is a file shop_of_ours.py of yours, set PYTHONPATH to its directory"),
+    ],
+)
+def test_the_error_for_a_module_that_is_not_found_says_how_a_file_of_ones_own_is(
+    made: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / made).touch()
+    policy = Policy.from_environment(allow=["shop_of_ours"])
+    with pytest.raises(ConfigError, match=f"(?i){re.escape(hint)}"):
+        providers.resolve_function("shop_of_ours:stock", policy)
+
+
 def test_a_component_defined_outside_the_namespaces_is_not_reached_through_an_allowed_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

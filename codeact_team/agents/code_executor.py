@@ -119,14 +119,14 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
     executor. Without a model client it runs the code blocks in the messages. With one it generates code, runs it,
     lets the model decide whether an error is worth another attempt, regenerates with that reason in view, and sums up.
 
-    The response's metadata holds an :class:`~codeact_team.agents.observations.ExecutionRecord`; its ``models_usage``
+    The response's metadata holds an :class:`~codeact_team.ExecutionRecord`; its ``models_usage``
     counts all calls of the turn.
 
     Args:
-        **settings: The fields of :class:`CodeExecutorAgentConfig`, parts as objects instead of configs. ``tools`` may
-            hold functions, too, and ``approval_func`` and ``approval_handler`` may be functions; functions can only be
-            dumped if they are given by import path. Default of ``approval_handler``: the one of
-            :func:`codeact_team.tools.approvals.asking`; if there is none, such a question is answered by a denial.
+        **settings: The fields of :class:`CodeExecutorAgentConfig`, as ``__init__`` lists them, parts as objects instead of
+            configs. ``tools`` may hold functions, too, and ``approval_func`` and ``approval_handler`` may be functions;
+            functions can only be dumped if they are given by import path. Default of ``approval_handler``: the one of
+            :func:`codeact_team.asking`; if there is none, such a question is answered by a denial.
 
     Raises:
         ValueError: If the settings contradict each other.

@@ -354,7 +354,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     with AutoGen's own agents wrapped by :func:`codeact_team.wrap`.
 
     Args:
-        **settings: The fields of :class:`BudgetTerminationConfig`.
+        **settings: The fields of :class:`BudgetTerminationConfig`, as ``__init__`` lists them.
 
     Raises:
         SettingError: If a setting cannot work.

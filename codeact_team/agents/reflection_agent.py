@@ -48,7 +48,7 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
     read, the verdict does not accept, and says why.
 
     Args:
-        **settings: The fields of :class:`ReflectionAgentConfig`, parts as objects instead of configs.
+        **settings: The fields of :class:`ReflectionAgentConfig`, as ``__init__`` lists them, parts as objects instead of configs.
     """
 
     component_config_schema = ReflectionAgentConfig

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.reflection_agent import ReflectionAgent
-from codeact_team.core.settings import takes_settings
+from codeact_team.core.settings import suggests, takes_settings
 from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import SettingError
 from codeact_team.models.verdicts import Verdict
@@ -37,7 +37,7 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
     """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
 
     Args:
-        **settings: The fields of :class:`ReflectionTerminationConfig`.
+        **settings: The fields of :class:`ReflectionTerminationConfig`, as ``__init__`` lists them.
     """
 
     component_config_schema = ReflectionTerminationConfig
@@ -78,6 +78,7 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
         return cls(**dict(config))
 
 
+@suggests
 def round_robin_team(
     model_client: ChatCompletionClient,
     code_executor: CodeExecutor,
@@ -111,13 +112,6 @@ def round_robin_team(
     if max_tokens is not None and max_tokens < 1:
         raise SettingError(f"max_tokens is {max_tokens}: it must be 1 or more")
     team: Any = YAML(typ="safe", pure=True).load(shipped_configs()["team"])  # pyright: ignore[reportUnknownMemberType]
-    coder = AssistantAgent(
-        "coder",
-        model_client,
-        description="A programmer who writes complete programs.",
-        # of the shipped config, where people read and change it
-        system_message=team["config"]["participants"][0]["config"]["system_message"],
-    )
     executor = CodeExecutorAgent(
         "executor",
         code_executor,
@@ -128,6 +122,13 @@ def round_robin_team(
         code_from_messages=True,
         reflect=False,
         stream_output=True,
+    )
+    coder = AssistantAgent(
+        "coder",
+        model_client,
+        description="A programmer who writes complete programs.",
+        # of the shipped config, where people read and change it
+        system_message=team["config"]["participants"][0]["config"]["system_message"],
     )
     reviewer = ReflectionAgent("reflection", model_client)
     ending = ReflectionTermination("reflection") | MaxMessageTermination(max_messages)

@@ -19,6 +19,7 @@ from codeact_team.batch.evaluation import summarize
 from codeact_team.batch.leases import LeaseFiles
 from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken
 from codeact_team.batch.settings import (
+    BATCH_SETTINGS,
     SEALED_BY,
     BatchSettings,
     JobConfigs,
@@ -28,13 +29,15 @@ from codeact_team.batch.settings import (
 )
 from codeact_team.batch.store import ResultStore
 from codeact_team.batch.tasks import Job, TaskError, jobs_of, read_tasks
-from codeact_team.batch.throttle import BatchLedger
+from codeact_team.batch.throttle import BatchLedger, BatchLimits
 from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
-from codeact_team.config.overrides import field_names
+from codeact_team.config.overrides import ForEvery, field_names
 from codeact_team.core.effects import Dispatcher, Listener
+from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
+from codeact_team.core.settings import setting_errors, suggests
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.seal import user_key
 
@@ -43,13 +46,25 @@ logger = logging.getLogger(__name__)
 Tasks = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
 
 
+@suggests
 async def run_batch(
     config: ConfigSource,
     tasks: Tasks,
     *,
     out: str | os.PathLike[str],
     listeners: Sequence[Listener] = (),
-    **settings: Any,
+    policy: Policy | None = None,
+    overrides: Sequence[str | ForEvery] = (),
+    allow_outside_files: bool = False,
+    checker: str | None = None,
+    epochs: int = 1,
+    seconds: float | None = None,
+    retries: int = 4,
+    workers: int | None = None,
+    concurrency: int | None = None,
+    limits: BatchLimits | Mapping[str, float] | None = None,
+    engine: str = "local",
+    address: str | None = None,
 ) -> BatchResult:
     """Run a team, or a single agent, on many tasks, each in a sandbox of its own, and keep the results.
 
@@ -61,13 +76,44 @@ async def run_batch(
         tasks: A file of JSON lines or of CSV, or the tasks themselves, each with ``id`` and ``text``.
         out: The directory of the batch.
         listeners: Are called with each event: :mod:`codeact_team.batch.results`.
-        settings: The fields of :class:`BatchSettings`. ``None`` stands for the default.
+        policy: Which components the config may load; by default what the environment says.
+        overrides: Changes to the config, as of :func:`codeact_team.open_team`. ``{field}`` in one is replaced by the value
+            that a task has under that name.
+        allow_outside_files: Whether tasks may name files outside the directory of the tasks file.
+        checker: Python code that judges the answers of tasks with neither a checker nor an expected answer of their own.
+        epochs: How often each task runs.
+        seconds: Wall-clock time that a task may take; ``None`` is no limit.
+        retries: How often a task may retry when its infrastructure fails: the container engine, a connection, or a model
+            server that is overloaded.
+        workers: How many processes run tasks; by default one for each processor, or each node of a cluster.
+        concurrency: How many tasks run at the same time; by default eight for each worker.
+        limits: What all tasks together may use: a :class:`BatchLimits`, or a mapping with its fields.
+        engine: Where workers run: ``local``, on this machine, or ``ray``, on the nodes of a Ray cluster.
+        address: The address of the Ray cluster; ``local`` starts one on this machine alone. By default it is
+            ``RAY_ADDRESS``, or the cluster that this machine is a node of.
 
     Raises:
         CodeActTeamError: If the batch cannot run at all. The failure of a single task is in its result.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
-    return await Batch(config, tasks, out, BatchSettings(**given), listeners=listeners).run()
+    given: dict[str, Any] = {
+        "policy": policy,
+        "overrides": overrides,
+        "allow_outside_files": allow_outside_files,
+        "checker": checker,
+        "epochs": epochs,
+        "seconds": seconds,
+        "retries": retries,
+        "workers": workers,
+        "concurrency": concurrency,
+        "limits": limits,
+        "engine": engine,
+        "address": address,
+    }
+    with setting_errors():
+        settings = BATCH_SETTINGS.validate_python(
+            {name: value for name, value in given.items() if value is not None}
+        )
+    return await Batch(config, tasks, out, settings, listeners=listeners).run()
 
 
 class Batch:

@@ -15,7 +15,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import JsonValue
 
-from codeact_team.batch.results import BatchResult, Share, TaskOutcome, TaskResult
+from codeact_team.batch.results import BatchResult, JobResult, Share, TaskOutcome
 from codeact_team.batch.tasks import parse_exact_json, whole_number
 from codeact_team.config.components import DIRECTORY_FIELDS
 from codeact_team.config.loading import CheckedConfig
@@ -148,7 +148,7 @@ def mean_pass_at(k: int, counts: Iterable[tuple[int, int]]) -> float | None:
     return sum(each) / len(each) if each else None
 
 
-def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
+def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
     """The outcomes and measures of a batch, from the results of its runs; the other fields are left empty."""
     outcomes: Counter[str] = Counter()
     accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))

@@ -36,14 +36,14 @@ class ResultFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskResult:
+class JobResult:
     """The result of one run of a task. It does not depend on the time, nor on the machine.
 
     Attributes:
         id: The id of the task.
         epoch: The number of this run of the task, counted from 1.
         correct: Whether the answer is right, where that is known.
-        answer: As :attr:`RunResult.answer`; hostile data.
+        answer: The answer, or the best so far if the work was not accepted; hostile data.
         check: The error message of a checker that rejected the answer; hostile data.
         run: The directory of its journal, relative to that of the batch.
         is_transient: Whether its infrastructure failed, so that it may succeed later.
@@ -79,7 +79,7 @@ class TaskResult:
         return self.outcome is TaskOutcome.ACCEPTED if self.correct is None else self.correct
 
 
-TASK_RESULT = TypeAdapter(TaskResult)
+TASK_RESULT = TypeAdapter(JobResult)
 """Writes results as JSON data, and reads them."""
 
 
@@ -123,7 +123,7 @@ class TaskBegan(Event):
 class TaskEnded(Event):
     """A run of a task has ended, and its result is recorded; the batch has used so many tokens and so much money so far."""
 
-    result: TaskResult
+    result: JobResult
     tokens: int
     cost: float | None = None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
-from pydantic import JsonValue, TypeAdapter
+from pydantic import ConfigDict, JsonValue, TypeAdapter
 
 from codeact_team.agents.ledger import BudgetTermination, BudgetTerminationConfig
 from codeact_team.batch.tasks import Job
@@ -45,24 +45,13 @@ class TaskSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSettings(TaskSettings):
-    """What the caller of a batch chooses.
-
-    Attributes:
-        overrides: Changes to the config, as of :func:`codeact_team.open_team`. ``{field}`` in one is replaced by the value
-            that a task has under that name.
-        allow_outside_files: Whether tasks may name files outside the directory of the tasks file.
-        checker: Python code that judges the answers of tasks with neither a checker nor an expected answer of their own.
-        epochs: How often each task runs.
-        workers: How many processes run tasks; by default one for each processor, or each node of a cluster.
-        concurrency: How many tasks run at the same time; by default eight for each worker.
-        limits: What all tasks together may use.
-        engine: Where workers run: ``local``, on this machine, or ``ray``, on the nodes of a Ray cluster.
-        address: The address of the Ray cluster; ``local`` starts one on this machine alone. By default it is
-            ``RAY_ADDRESS``, or the cluster that this machine is a node of.
+    """What the caller of a batch chooses: :func:`codeact_team.run_batch` says what each setting means.
 
     Raises:
         SettingError: If a number is too small.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     overrides: Sequence[str | ForEvery] = ()
     allow_outside_files: bool = False
@@ -79,6 +68,10 @@ class BatchSettings(TaskSettings):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise SettingError(f"{name}: {value} is less than {least}")
+
+
+BATCH_SETTINGS = TypeAdapter(BatchSettings)
+"""Checks the types of settings, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeact_team.batch.results import TASK_RESULT, TaskResult
+from codeact_team.batch.results import TASK_RESULT, JobResult
 from codeact_team.batch.tasks import Job
 from codeact_team.core.atomic_files import whole_file
 from codeact_team.core.files import made_named
@@ -101,14 +101,14 @@ class ResultStore:
             self._log.append({"job": job.name, "digest": job.digest})
             self._known[job.name] = _Known(job.digest)
 
-    def add(self, job: Job, result: TaskResult) -> None:
+    def add(self, job: Job, result: JobResult) -> None:
         """Record the result of a job."""
         dumped = TASK_RESULT.dump_python(result, mode="json")
         known = self._known[job.name]
         known.offset = self._log.append({"done": job.name, "check": job.check_digest, "result": dumped})
         known.check, known.is_final = job.check_digest, result.is_final
 
-    def of(self, jobs: Sequence[Job]) -> Iterator[TaskResult]:
+    def of(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """The results of those ``jobs`` that have one, in their order; each is read from disk when it is asked for."""
         for job in jobs:
             known = self._known.get(job.name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
+
+from pydantic import ConfigDict
 
 from codeact_team.batch.results import BatchNoted, TaskRetried
 from codeact_team.core.accounting import ModelUsage
@@ -75,6 +77,8 @@ class BatchLimits:
         SettingError: If a limit is not above 0.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     max_tokens: int | None = None
     max_cost: float | None = None
     max_requests: int | None = None
@@ -83,6 +87,8 @@ class BatchLimits:
 
     def __post_init__(self) -> None:
         for name, limit in asdict(self).items():
+            if not isinstance(limit, int | float | None):
+                raise SettingError(f"{name}: a number is expected, not {limit!r}")
             if limit is not None and not limit > 0:
                 raise SettingError(f"{name}: {limit} is not above 0")
 

@@ -11,7 +11,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from codeact_team.cli import kept_commands as kept
 from codeact_team.cli import machine_commands as machine
@@ -49,6 +49,21 @@ class _Commands(TyperGroup):
         return params
 
 
+class _Command(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # a UsageError: Typer has one of its own, or Click's
+            message = str(getattr(error, "message", ""))
+            if "extra argument" not in message:
+                raise
+            usage_error: Any = type(error)
+            raise usage_error(
+                f'{message}; quote an argument that has spaces, such as "What is 6 * 7?"', ctx
+            ) from None
+
+
 app = typer.Typer(
     name="codeact-team",
     cls=_Commands,
@@ -62,7 +77,7 @@ app = typer.Typer(
 )
 
 for _command in _COMMANDS:
-    app.command()(_command)
+    app.command(cls=_Command)(_command)
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from codeact_team.batch.results import (
     BatchBegan,
     BatchNoted,
     BatchResult,
+    JobResult,
     LineBroken,
     TaskEnded,
     TaskOutcome,
-    TaskResult,
     TaskRetried,
 )
 from codeact_team.batch.settings import BatchSettings
@@ -159,7 +159,7 @@ def _named(task_id: str, epoch: int) -> str:
     return visible(task_id) if epoch == 1 else f"{visible(task_id)} #{epoch}"
 
 
-def _described(result: TaskResult) -> list[str]:
+def _described(result: JobResult) -> list[str]:
     parts = [result.outcome.value]
     if result.correct is not None:
         parts.append("right" if result.correct else "wrong")

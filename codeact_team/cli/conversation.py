@@ -373,12 +373,18 @@ def _tool_lines(result: RunResult) -> Iterator[str]:
         yield f"tools.{tool.name}: {', '.join([calls, *failed])}"
 
 
+def _change_of(file: RunFile) -> str:
+    # the copy is new, whatever the workspace had before
+    return "copied" if file.is_copy and file.change == "changed" else file.change
+
+
 def file_lines(files: Sequence[RunFile]) -> Iterator[str]:
     """What became of files, one a line, with paths that lead from the working directory if they are below it."""
-    width = max((len(file.change) for file in files), default=0)
-    for file in files[:_MAX_FILES]:
+    changes = [_change_of(file) for file in files]
+    width = max(map(len, changes), default=0)
+    for file, change in zip(files[:_MAX_FILES], changes, strict=False):
         place = file.path if file.found_at is None else _shortened(file.found_at)
-        yield f"{file.change:{width}} {place} · {size_of(file.size)}"
+        yield f"{change:{width}} {place} · {size_of(file.size)}"
     if (more := len(files) - _MAX_FILES) > 0:
         yield f"and {more:,} more"
 

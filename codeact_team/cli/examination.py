@@ -59,6 +59,7 @@ _LIMITS = {
 _ANSWER_TIMEOUT = 60
 """Seconds that the Python of an image gets to list its packages."""
 _SHOWN_PACKAGES = 6
+_SHOWN_ORPHANS = 3
 QUICKSTART_NEEDS = "confinement"
 """The name of the check without which not even the quickstart runs."""
 
@@ -104,7 +105,7 @@ async def examine(environ: Mapping[str, str] = os.environ) -> AsyncGenerator[Che
     if environ.get("OPENAI_API_KEY"):
         yield Check("key", State.WORKS, "OPENAI_API_KEY is set")
     else:
-        advice = "the config `team` reads it, `local-model` needs none"
+        advice = "the config `team` reads it; `local-model` needs none, but `--model NAME` and a server"
         yield Check("key", State.MISSING, f"OPENAI_API_KEY is not set: {advice}")
     if shipped := ", ".join(shipped_configs()):
         yield Check("configs", State.WORKS, shipped)
@@ -168,8 +169,11 @@ def _host_python() -> Check:
 def _left(name: str, orphans: Sequence[str], none: str) -> Check:
     if not orphans:
         return Check(name, State.WORKS, none)
+    named = ", ".join(orphans[:_SHOWN_ORPHANS])
+    if (more := len(orphans) - _SHOWN_ORPHANS) > 0:
+        named += f" and {more} more"
     advice = "`codeact-team doctor --clean` removes them"
-    return Check(name, State.LIMITED, f"left by runs that were killed: {', '.join(orphans)}; {advice}")
+    return Check(name, State.LIMITED, f"{len(orphans)} left by runs that were killed: {named}; {advice}")
 
 
 async def _confinement(config: ConfinedSandboxConfig) -> Check:

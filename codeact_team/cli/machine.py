@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from codeact_team.cli.examination import (
     QUICKSTART_NEEDS,
@@ -17,8 +19,9 @@ from codeact_team.cli.examination import (
 )
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.screen import Screen
+from codeact_team.config.components import PlacedComponent
 from codeact_team.config.loading import read_config
-from codeact_team.config.overrides import ForEvery
+from codeact_team.config.overrides import ForEvery, unset_variables
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError, SettingError
 from codeact_team.executors.packages.layers import Layers
@@ -103,15 +106,21 @@ def doctor_command(
     """Print what works here, or whether a config can run here, as it is found, and return the exit code."""
     if config is None and changes:
         raise SettingError("there is no config to change: name one, or leave out the options that change it")
-    parts = None if config is None else read_config(config, overrides=changes, policy=policy).tried().parts
+    parts, lacking = None, list[Check]()
+    if config is not None:
+        parts, lacking = _examinable(config, changes, policy)
     findings = examine() if parts is None else examine_config(parts)
-    missing: set[str] = set()
+    missing = {check.name for check in lacking}
 
     async def print_findings() -> None:
         if clean:
             await remove_left_behind(screen.notice)
+        for check in lacking:
+            _print_check(screen, check, as_json=as_json)
         screen.wait()
         async for check in findings:
+            if lacking and "${" in check.detail:
+                check = replace(check, state=State.MISSING)
             if check.state is State.MISSING:
                 missing.add(check.name)
             _print_check(screen, check, as_json=as_json)
@@ -120,6 +129,24 @@ def doctor_command(
     asyncio.run(print_findings())
     needed = {QUICKSTART_NEEDS} if parts is None else missing
     return 2 if needed & missing else 0
+
+
+def _examinable(
+    config: str, changes: Changes, policy: Policy
+) -> tuple[Sequence[PlacedComponent], list[Check]]:
+    """The components of a config, and what it lacks. A variable that is not set stands in for its value.
+
+    Raises:
+        ConfigError: If it is wrong in anything else.
+    """
+    try:
+        return read_config(config, overrides=changes, policy=policy).tried().parts, []
+    except ConfigError as error:
+        if not (unset := unset_variables(error)):
+            raise
+        lacking = [Check("config", State.MISSING, explain(problem)) for problem in error.problems]
+    environ = os.environ | {name: f"${{{name}}}" for name in unset}
+    return read_config(config, overrides=changes, policy=policy, environ=environ).tried().parts, lacking
 
 
 def _print_check(screen: Screen, check: Check, *, as_json: bool) -> None:

@@ -102,7 +102,19 @@ def _parked(event: RunParked) -> str:
 
 def _resumed(event: RunResumed) -> str:
     models, tools = event.answered.get("model_call", 0), sum(event.answered.get(kind, 0) for kind in _TOOLS)
-    known = f"{models} answers of models and {tools} results of tools are known from {event.record}"
+    known = [
+        f"{number} {one if number == 1 else many}"
+        for number, one, many in (
+            (models, "answer of a model", "answers of models"),
+            (tools, "result of a tool", "results of tools"),
+        )
+        if number
+    ]
+    verb = "is" if models + tools == 1 else "are"
+    begins = (
+        f"{' and '.join(known)} {verb} known from {event.record}" if known else f"{event.record} continues"
+    )
     if not event.repeated:
-        return known
-    return f"{known}; before other code runs, {event.repeated} blocks run again, which took {event.seconds:.1f} s"
+        return begins
+    again = "1 block runs" if event.repeated == 1 else f"{event.repeated} blocks run"
+    return f"{begins}; before other code runs, {again} again, which took {event.seconds:.1f} s"

@@ -106,7 +106,8 @@ Output = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Copy the files that the code makes or changes to a directory; made if missing."
+        metavar="DIR",
+        help="Copy the files that the code makes or changes to a directory; made, with its parents, if missing.",
     ),
 ]
 RunDir = Annotated[

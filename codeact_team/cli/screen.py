@@ -123,6 +123,8 @@ class Screen:
         if text in self._notices and not again:
             return
         self._notices.add(text)
+        if self._is_mid_line and _is_one_output():
+            self.begin_line()
         label = "" if level == "note" else f"{level}: "
         notice = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
         self._show(partial(self._err.print, notice, soft_wrap=True))
@@ -242,6 +244,13 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         # Rich would end the program with exit code 1, which has another meaning here
         raise BrokenPipeError
+
+
+def _is_one_output() -> bool:
+    """Whether standard output and standard error go to the same place."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(1), os.fstat(2))
+    return False
 
 
 logger = logging.getLogger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -97,6 +98,7 @@ def _write_page(screen: Screen, run: RecordedRun, path: Path) -> None:
         "Began": began,
         "Version": about.versions.get("codeact-team", ""),
     }
+    over = _OVER if os.path.lexists(path) else ""
     with whole_file(path, "the page") as file:
         write_page(
             lambda text: file.write(text.encode()),
@@ -109,9 +111,10 @@ def _write_page(screen: Screen, run: RecordedRun, path: Path) -> None:
     if damages:
         # the page has what is before
         raise damages[0]
-    screen.notice("note", f"the page is {path}")
+    screen.notice("note", f"the page is {path}{over}")
 
 
+_OVER = "; it replaces the file that was there"
 _LOGS = Path("logs")
 """Where Inspect's viewer looks by default."""
 _ENDINGS = (".eval", ".json")
@@ -141,9 +144,10 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Pat
             problems = write_log(chosen, log)
         except OSError as error:
             raise SettingError(f"the log cannot be written to {file}: {error.strerror or error}") from error
+        over = _OVER if os.path.lexists(file) else ""
         with whole_file(file, "the log") as whole, log.open("rb") as written:
             shutil.copyfileobj(written, whole)
     for problem in problems:
         screen.notice("warning", problem)
     screen.text(str(file))
-    screen.notice("note", f"to look at it: inspect view --log-dir {file.parent}")
+    screen.notice("note", f"to look at it: inspect view --log-dir {file.parent}{over}")

@@ -43,7 +43,7 @@ from codeact_team.core.autogen_internals import ComponentClass, repaired
 from codeact_team.core.effects import Dispatcher, current_dispatcher, remembered
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import NAMESPACES_VARIABLE, Policy, missing_package, unsafe_reason, using
-from codeact_team.errors import ConfigError, NotAllowedError, SandboxError
+from codeact_team.errors import ConfigError, NotAllowedError, SandboxError, SettingError
 from codeact_team.models.clients import wrap_client
 from codeact_team.tools.autogen_parts import wrap
 
@@ -110,6 +110,10 @@ def read_config(
         ConfigError: If anything is wrong with it, all problems together.
         NotAllowedError: If it names something that may not be loaded.
     """
+    if isinstance(overrides, str):
+        raise SettingError(f"overrides: a list is expected, such as [{overrides!r}]")
+    if not isinstance(policy, Policy | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SettingError(f"policy: a Policy is expected, such as Policy(allow_unsafe=True), not {policy!r}")
     policy = policy or Policy.from_environment(environ=environ)
     changes = [each for each in overrides if isinstance(each, str)]
     document = apply_overrides(read_document(source), changes, fields)

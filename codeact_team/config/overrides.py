@@ -37,6 +37,7 @@ from codeact_team.config.document import (
     escape,
     in_words,
     is_in,
+    last_key,
     mapped,
     require_size,
     walk,
@@ -88,6 +89,15 @@ def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
     return Resolved(_REFERENCE.sub(value_of, written), written if referred else None, values)
 
 
+_UNSET = re.compile(r"the environment variable (\w+) is not set; ")
+
+
+def unset_variables(error: ConfigError) -> list[str]:
+    """The environment variables that a config lacks, if it is wrong in nothing else; else none."""
+    found = [_UNSET.match(problem.message) for problem in error.problems]
+    return [match[1] for match in found if match] if all(found) else []
+
+
 def _resolve_with_data(text: TextWithData, environ: Mapping[str, str]) -> Resolved:
     """Resolve the references in the parts that a person wrote, and put in the data as it is."""
     parts = [
@@ -109,6 +119,12 @@ def _resolve_with_data(text: TextWithData, environ: Mapping[str, str]) -> Resolv
     return Resolved(whole, written, values)
 
 
+_OPTIONS = {
+    "model": "; or name the model by --model NAME",
+    "base_url": "; or name the server by --base-url URL",
+}
+
+
 def resolve_references(document: Document, environ: Mapping[str, str]) -> Document:
     """The document with the references in all its text resolved, or noted as unresolved."""
     references: dict[Path, Resolved] = {}
@@ -122,7 +138,8 @@ def resolve_references(document: Document, environ: Mapping[str, str]) -> Docume
                 resolve_text(value, environ) if isinstance(value, str) else _resolve_with_data(value, environ)
             )
         except UnresolvedError as error:
-            unresolved[path] = str(error)
+            option = _OPTIONS.get(last_key(path), "")
+            unresolved[path] = f"{error}{option}"
             return value if isinstance(value, str) else "".join(value.parts)
         if text.written is not None:
             references[path] = text

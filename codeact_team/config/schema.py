@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import json
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -20,6 +18,7 @@ from pydantic_core.core_schema import ModelSchema
 
 from codeact_team.core.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
 from codeact_team.core.providers import KINDS_BY_FIELD, is_loadable, schema_of, unsafe_reason
+from codeact_team.core.settings import field_docs
 
 
 class DescribedSchema(GenerateJsonSchema):
@@ -42,31 +41,6 @@ class DescribedSchema(GenerateJsonSchema):
 def described_schema(model: type[BaseModel]) -> Mapping[str, Any]:
     """The JSON Schema of a config model, with the docstrings of its fields."""
     return model.model_json_schema(schema_generator=DescribedSchema)
-
-
-def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
-    """The docstring of each field that has one, on one line; those of a subclass replace those it inherits."""
-    return {
-        name: text
-        for owner in reversed(model.__mro__)
-        if issubclass(owner, BaseModel) and owner is not BaseModel
-        for name, text in _own_docs(owner)
-    }
-
-
-def _own_docs(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    try:
-        source = inspect.getsource(model)
-    except OSError:  # made at run time, or shipped without source
-        return
-    definition = ast.parse(textwrap.dedent(source)).body[0]
-    assert isinstance(definition, ast.ClassDef)
-    for field, doc in zip(definition.body, definition.body[1:], strict=False):
-        match field, doc:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                yield name, " ".join(text.split())
-            case _:
-                pass
 
 
 # These come with our own dependencies. The schema also accepts components of other packages, with any settings.

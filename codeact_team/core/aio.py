@@ -218,6 +218,8 @@ class Timer:
         self._callback = callback
         self._handle = self._loop.call_at(deadline, self._fire)
         self._pauses = 0
+        self._paused_at = 0.0
+        self._paused = 0.0
         self._left = 0.0
         self._closed = False
 
@@ -230,6 +232,11 @@ class Timer:
     def closed(self) -> bool:
         """Whether it calls back no more: its time has come, or it was closed."""
         return self._closed
+
+    @property
+    def paused_for(self) -> float:
+        """Seconds of all pauses so far; those that overlap count once."""
+        return self._paused + (self._loop.time() - self._paused_at if self._pauses else 0.0)
 
     @property
     def left(self) -> float:
@@ -249,10 +256,13 @@ class Timer:
         self._pauses += 1
         if self._pauses == 1:
             self._handle.cancel()
-            self._left = self._handle.when() - self._loop.time()
+            self._paused_at = self._loop.time()
+            self._left = self._handle.when() - self._paused_at
         try:
             yield
         finally:
+            if self._pauses == 1:
+                self._paused = self.paused_for
             self._pauses -= 1
             if not (self._pauses or self._closed):
                 self._handle = self._loop.call_later(self._left, self._fire)

@@ -213,7 +213,7 @@ class Dispatcher:
         """Send every event from now on to ``listener``.
 
         Args:
-            listener: If it raises, it is removed, and the others receive :class:`ListenerFailed`.
+            listener: If it raises, it is removed, and the others receive a :class:`codeact_team.core.effects.ListenerFailed`.
             essential: Whether it must not miss anything: if it raises, the run stops before the next effect.
         """
         self._listeners[listener] = essential

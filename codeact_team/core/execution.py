@@ -59,7 +59,7 @@ class ExecutionResult(CodeResult):
             never to be opened without refusing symbolic links.
         limit: The limit that stopped the code, and the config field that sets it.
         omitted_bytes: How many bytes of output were dropped from the middle.
-        seconds: Wall-clock time from the first block's start to the last block's end.
+        seconds: Wall-clock time from the first block's start to the last block's end, without the time that a person takes.
         processor_seconds: Processor time of the sandbox since the previous call; ``None`` if that is not known.
         missing_module: The missing Python module that ended the code, by its last output.
         saved_pictures: Pictures that the code has saved in the workspace, if an agent has read them.

@@ -379,7 +379,7 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         set.
 
         Raises:
-            SettingError: If code of a user with other :attr:`HostTools.rights` has run in the interpreter.
+            SettingError: If code of a user with other :attr:`~codeact_team.core.executor_interface.HostTools.rights` has run in the interpreter.
             SandboxError: If no code can run here at all (no engine, no image, no confinement).
         """
 

@@ -320,6 +320,8 @@ def _installing(package: str) -> str | None:
 def _other_modules(missing: str) -> str:
     parent_name, _, name = missing.rpartition(".")
     if not parent_name:
-        return "; is it installed, or on PYTHONPATH?"
+        if os.path.exists(f"{missing}.py") or os.path.isdir(missing):
+            return "; it is in this directory, from which nothing is imported unless you set PYTHONPATH=."
+        return f"; is it installed? If it is a file {missing}.py of yours, set PYTHONPATH to its directory"
     folders = getattr(importlib.import_module(parent_name), "__path__", ())
     return did_you_mean(name, (module.name for module in pkgutil.iter_modules(folders)))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+import sys
+import textwrap
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import NoneType, UnionType
+from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, GetPydanticSchema, ValidationError, ValidationInfo
+from pydantic import BaseModel, GetCoreSchemaHandler, GetPydanticSchema, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
+from codeact_team.core.providers import did_you_mean
 from codeact_team.errors import SettingError
 
 Instance = TypeVar("Instance")
+Result = TypeVar("Result")
 Config = TypeVar("Config", bound=BaseModel)
 P = ParamSpec("P")
 
@@ -27,14 +34,58 @@ def read_as(kind: Any) -> GetPydanticSchema:
 
 
 def in_config(kind: Any) -> GetPydanticSchema:
-    """Annotates a field for a live object, which a config describes as ``kind`` and a constructor does not check."""
+    """Annotates a field for a live object, which a config describes as ``kind``.
 
-    def validate(value: Any, as_kind: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        return value if info.context is _FROM_CONSTRUCTOR else as_kind(value)
+    A constructor takes any object that may behave as the annotated type, but no plain data in its place.
+    """
 
-    return GetPydanticSchema(
-        lambda _, handler: core_schema.with_info_wrap_validator_function(validate, handler(kind))
+    def schema(annotation: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+        def validate(
+            value: Any, as_kind: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
+        ) -> Any:
+            if info.context is not _FROM_CONSTRUCTOR:
+                return as_kind(value)
+            if not any(_may_be(value, member) for member in members):
+                words = [_in_words(member) for member in members]
+                expected = " or ".join(dict.fromkeys(word for word in words if word))
+                raise ValueError(f"{expected} is expected, not {type(value).__name__}")
+            return value
+
+        return core_schema.with_info_wrap_validator_function(validate, handler(kind))
+
+    return GetPydanticSchema(schema)
+
+
+_PLAIN = (str, bytes, int, float, list, tuple, Mapping)
+
+
+def _may_be(value: object, member: Any) -> bool:
+    kind = get_origin(member) or member
+    if kind is Callable:
+        return callable(value)
+    if kind is Sequence:
+        return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    # a field that takes a class says more of it than this could
+    return (
+        isinstance(value, kind)
+        or kind is type
+        or (kind not in (str, NoneType) and not isinstance(value, _PLAIN))
     )
+
+
+def _in_words(member: Any) -> str:
+    kind = get_origin(member) or member
+    return _WORDS.get(kind, f"a {kind.__name__}")
+
+
+_WORDS: Mapping[Any, str] = {
+    NoneType: "",
+    Callable: "a function",
+    Sequence: "a list",
+    str: "a text",
+}
 
 
 def takes_settings(
@@ -42,9 +93,10 @@ def takes_settings(
 ) -> Callable[[Callable[[Instance, Config], None]], Callable[Concatenate[Instance, P], None]]:
     """Let a constructor that is given a config take the config's fields as keyword arguments instead.
 
-    Type checkers and ``inspect.signature`` see them with their defaults. Fields that say ``kw_only=False`` may be given
-    by position, too. ``None`` for a list or a mapping is an empty one, as in AutoGen's constructors. The constructor raises
-    a :class:`SettingError` if a value is wrong, and a ``TypeError`` if there is no such setting.
+    Type checkers and ``inspect.signature`` see them with their defaults, and ``help`` explains each by the docstring of its
+    field. Fields that say ``kw_only=False`` may be given by position, too. ``None`` for a list or a mapping is an empty one,
+    as in AutoGen's constructors. The constructor raises a :class:`SettingError` if a value is wrong, and a ``TypeError``
+    if no such setting.
 
     Args:
         config: The class of the config.
@@ -57,22 +109,43 @@ def takes_settings(
     def decorate(init: Callable[[Instance, Config], None]) -> Callable[Concatenate[Instance, P], None]:
         @functools.wraps(init)
         def with_settings(self: Instance, *args: P.args, **settings: P.kwargs) -> None:
+            check_names(init.__qualname__, settings, fields)
             given = signature.bind(*args, **settings).arguments
             for name in [name for name, value in given.items() if value is None]:
                 if fields[name].default_factory is not None:
                     del given[name]
-            try:
+            with setting_errors():
                 read = model.model_validate(given, context=_FROM_CONSTRUCTOR)
-            except ValidationError as error:
-                problems = [_problem(details) for details in error.errors(include_url=False)]
-                raise SettingError("; ".join(problems)) from error
             init(self, read)
 
         owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         cast("Any", with_settings).__signature__ = signature.replace(parameters=[owner, *parameters])
+        with_settings.__doc__ = _described([parameter.name for parameter in parameters], field_docs(model))
         return with_settings
 
     return decorate
+
+
+@contextmanager
+def setting_errors() -> Generator[None]:
+    """Turn an error of Pydantic into a :class:`SettingError` that names the settings."""
+    try:
+        yield
+    except ValidationError as error:
+        problems = [_problem(details) for details in error.errors(include_url=False)]
+        raise SettingError("; ".join(problems)) from error
+
+
+def suggests(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Decorates a function whose ``TypeError`` for an unknown argument names the most similar one."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **given: P.kwargs) -> Result:
+        check_names(function.__qualname__, given, known)
+        return function(*args, **given)
+
+    return checked
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
@@ -86,6 +159,61 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     )
 
 
+def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a ``TypeError``, as Python does, for an argument that a function does not have, with the most similar one."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}"
+            )
+
+
+def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
+    """The docstring of each field that has one, on one line; those of a subclass replace those it inherits."""
+    return {
+        name: text
+        for owner in reversed(model.__mro__)
+        if issubclass(owner, BaseModel) and owner is not BaseModel
+        for name, text in _docs_of_module(owner.__module__).get(owner.__qualname__, {}).items()
+    }
+
+
+@functools.cache
+def _docs_of_module(module: str) -> Mapping[str, Mapping[str, str]]:
+    """The docstrings of the fields of each class at the top of a module."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (KeyError, OSError, TypeError):  # made at run time, or shipped without source
+        return {}
+    return {
+        node.name: dict(_docs_in(node)) for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
+    }
+
+
+def _docs_in(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, doc in zip(definition.body, definition.body[1:], strict=False):
+        match field, doc:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(text.split())
+            case _:
+                pass
+
+
+def _described(names: Sequence[str], docs: Mapping[str, str]) -> str:
+    described = (
+        textwrap.fill(
+            f"{name}: {docs.get(name, '')}",
+            110,
+            initial_indent=" " * 4,
+            subsequent_indent=" " * 8,
+            break_on_hyphens=False,
+        )
+        for name in names
+    )
+    return "\n".join(["Make it with these settings.", "", "Args:", *described])
+
+
 def _problem(details: Any) -> str:
     field, value = ".".join(map(str, details["loc"])), details["input"]
     match details["type"]:
@@ -93,6 +221,8 @@ def _problem(details: Any) -> str:
             return f"{field} is {value}: it must be {details['ctx']['ge']} or more"
         case "greater_than" | "finite_number":
             return f"{field} is {value}: it must be a finite number above 0"
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return f"{field}: no such setting"
         case _:
             message = details["msg"].removeprefix("Value error, ")
             return f"{field}: {message}" if field else message

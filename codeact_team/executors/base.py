@@ -203,7 +203,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         whole.exit_code, whole.outcome, whole.limit = result.exit_code, result.outcome, result.limit
         whole.missing_module = result.missing_module
         whole.output, whole.omitted_bytes = output.text(), output.omitted_bytes
-        whole.seconds = time.monotonic() - began
+        whole.seconds = time.monotonic() - began - call.paused_for
         used = [end.exit.processor_seconds for end in ends]
         whole.processor_seconds = None if None in used else sum(filter(None, used))
         return whole

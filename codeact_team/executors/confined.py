@@ -84,7 +84,7 @@ class ConfinedCommandLineCodeExecutor(
     processes. What a block leaves running ends with the block.
 
     Args:
-        **settings: The fields of :class:`ConfinedCommandLineCodeExecutorConfig`.
+        **settings: The fields of :class:`ConfinedCommandLineCodeExecutorConfig`, as ``__init__`` lists them.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -113,7 +113,7 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
     The interpreter is this program's own, with its packages.
 
     Args:
-        **settings: The fields of :class:`ConfinedSessionCodeExecutorConfig`.
+        **settings: The fields of :class:`ConfinedSessionCodeExecutorConfig`, as ``__init__`` lists them.
 
     Raises:
         ValueError: If a setting is out of range.

@@ -187,8 +187,8 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
     running ends with the block.
 
     Args:
-        **settings: The fields of :class:`DockerCommandLineCodeExecutorConfig`, and as ``functions`` Python functions
-            that the code can import from ``functions_module``.
+        **settings: The fields of :class:`DockerCommandLineCodeExecutorConfig`, as ``__init__`` lists them, and as
+            ``functions`` Python functions that the code can import from ``functions_module``.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.
@@ -258,7 +258,7 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
     the latest. The image needs CPython 3.10 or newer and a POSIX shell.
 
     Args:
-        **settings: The fields of :class:`DockerSessionCodeExecutorConfig`.
+        **settings: The fields of :class:`DockerSessionCodeExecutorConfig`, as ``__init__`` lists them.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.

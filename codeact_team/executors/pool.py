@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.scope import Startable
+from codeact_team.core.settings import suggests
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.lifecycle import using_source
@@ -54,6 +55,7 @@ class SandboxPool:
         SettingError: If a number is out of range, or the sandbox of an example cannot be started ahead.
     """
 
+    @suggests
     def __init__(
         self,
         *examples: SandboxedCodeExecutor,
@@ -63,8 +65,13 @@ class SandboxPool:
         shared: bool = False,
     ) -> None:
         for name, number in {"size": size, "max_age": max_age, "max_idle": max_idle}.items():
+            if not isinstance(number, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise SettingError(f"{name}: a number is expected, not {number!r}")
             if not number > 0:
                 raise SettingError(f"{name}: {number} is not above 0")
+        for example in examples:
+            if not isinstance(example, SandboxedCodeExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise SettingError(f"examples: an executor is expected, not {example!r}; how many: size=…")
         self._examples = [PoolKey.of(example) for example in examples]
         self._size = size
         self._max_idle = max_idle

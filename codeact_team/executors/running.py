@@ -32,6 +32,7 @@ class Call:
         timed_out: Whether the reason is the time limit of a block.
         block_ended: Whether the present block has ended by itself, so that its time limit is off.
         exceeded: The setting of the workspace's quota that is the reason, if it is.
+        paused_for: Seconds for which the time of the blocks so far did not run.
     """
 
     def __init__(
@@ -47,12 +48,18 @@ class Call:
         self.timed_out = False
         self.block_ended = False
         self.exceeded: str | None = None
+        self.paused_for = 0.0
         self._environment = environment
         self._time: Timer | None = None
         self._next_check: asyncio.TimerHandle | None = None
         """The next check of the quota."""
         self._checking: asyncio.Task[None] | None = None
         cancellation_token.link_future(self.stop)
+
+    @property
+    def has_full_disk(self) -> bool:
+        """Whether a file system of the host has no room left for the workspace. Blocks for a moment."""
+        return self._environment.quota.has_full_disk
 
     @property
     def deadline(self) -> float:
@@ -69,14 +76,14 @@ class Call:
         if self._time is None:
             self._check_in(self._environment.quota.pause)
         else:
-            self._time.close()
+            self._close(self._time)
         self._time = Timer(asyncio.get_running_loop().time() + seconds, self._time_out)
 
     async def end(self) -> None:
         """Stop watching time and quota, and wait for a check of the quota that has begun. Idempotent."""
         if self._time is None:
             return
-        self._time.close()
+        self._close(self._time)
         # it refers to this call, and would keep the user alive
         self._time = None
         quota = self._environment.quota
@@ -89,6 +96,10 @@ class Call:
         if self.exceeded is not None:
             # what code has added while it was being ended is not the next block's
             await quota.check()
+
+    def _close(self, time: Timer) -> None:
+        time.close()
+        self.paused_for += time.paused_for
 
     @property
     def _timer(self) -> Timer:
@@ -379,7 +390,12 @@ def judge(
         words = remark(module, has_network=has_network)
         return BlockResult(ending.code, missing_module=module, remark=words)
     limit = limit_behind(ending, sandbox, output)
+    if limit is not None and str(Cause.DISK) in limit and call.has_full_disk:
+        return BlockResult(ending.code, remark=_FULL)
     return BlockResult(ending.code, limit=limit, remark=limit)
+
+
+_FULL = "The disk of this machine that has the workspace is full. This is no limit of the sandbox."
 
 
 def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:

@@ -24,6 +24,7 @@ from codeact_team.core.aio import streamed, until_cancelled
 from codeact_team.core.effects import remembered
 from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
+from codeact_team.core.settings import suggests
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
 
+@suggests
 @asynccontextmanager
 async def open_team(
     source: ConfigSource,
@@ -60,7 +62,7 @@ async def open_team(
 
     All tasks that the program gives the team by ``run`` and ``run_stream`` are recorded in ``record``. A run that is there
     already, as the process was killed, is resumed: the program does the same again, and the journal answers what it knows.
-    Models, tools and people are not asked twice.
+    Models, tools and people are not asked twice. Another first task is refused: a new run needs a directory of its own.
 
     Args:
         source: As of :func:`load_config`, and so are ``overrides`` and ``policy``.
@@ -175,6 +177,7 @@ class _RecordedTeam(Wrapper):
         self, task: Task, settings: Mapping[str, Any], emit: Callable[[Item], Awaitable[None]]
     ) -> TaskResult:
         run = self._team_run
+        await run.recording.check_task(_in_words(task))
         self._raise_if_parked()
         run.recording.set_stopping(False)
         self._token, abandoned = CancellationToken(), CancellationToken()

@@ -28,7 +28,7 @@ from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecu
 from codeact_team.core.files import opened, opened_file
 from codeact_team.core.redaction import credentials_of_environment, names_in_placeholders
 from codeact_team.core.trees import files_below
-from codeact_team.core.visibility import cut, readable, visible
+from codeact_team.core.visibility import cut, one_line, readable, visible
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.history import History
@@ -39,7 +39,7 @@ from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.resumption import Resumption
 from codeact_team.runs.journal.run_directory import ADVICE, About, RunDirectory, new_id
 from codeact_team.runs.journal.seal import key_file
-from codeact_team.runs.result import RunEnding
+from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approvals import AskedQuestion, current_handler
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,11 @@ class Recording:
         self._shown = shown
         self._parking: Parking | None = None
         self._resumption: Resumption | None = None
+        self._first_task: str | None = None
+        """What the program's run to resume began with, until the program has begun with it again."""
+        self._last_result: RunResult | None = None
+        """How that run ended before."""
+        self._refused: JournalError | None = None
         self.recorder: Recorder | None = None
         self.copies: Sequence[str] = ()
         self.fail: Callable[[JournalError], object] = lambda _: None
@@ -92,6 +97,11 @@ class Recording:
     @property
     def calls_tools(self) -> bool:
         """Whether the run really calls its tools."""
+        return True
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the files that the code makes are the run's, and outlast it where its workspace does."""
         return True
 
     @property
@@ -215,13 +225,36 @@ class Recording:
             recorder.close()
             raise
         self.recorder, self._resumption, self.copies = recorder, resumption, history.copies
-        if task is None and recorder.redactor.restore(directory.config()) != config.written:
-            logger.warning(
-                "the config has changed since this run began: what is asked otherwise is done anew"
-            )
+        if task is None:
+            recorded = RecordedRun(directory)
+            self._first_task, self._last_result = recorded.task, recorded.result()
+            if recorder.redactor.restore(directory.config()) != config.written:
+                logger.warning(
+                    "the config has changed since this run began: what is asked otherwise is done anew"
+                )
         recorder.write(resumed=dict(_versions()))
         emit(history.resumed(str(directory.path)))
         return recorder
+
+    async def check_task(self, task: str) -> None:
+        """Refuse a first task of the program other than the one that the run to resume began with; the run stays as it was.
+
+        Raises:
+            JournalError: If it is another one.
+        """
+        if self._refused is None and self._first_task is not None and self.recorder is not None:
+            if self.recorder.redactor.redact_text(task) != self._first_task:
+                first, given = one_line(self._first_task, 80), one_line(task, 80)
+                self._refused = JournalError(
+                    f"the run in {self.place} began with the task {first!r}, and not with {given!r}. For a new run, "
+                    "choose another directory for `record`; to resume that run, give it the same tasks from the first on"
+                )
+                if self._last_result is not None:
+                    self.recorder(self._last_result)
+                await self.end()
+            self._first_task = self._last_result = None
+        if self._refused is not None:
+            raise self._refused
 
     def __call__(self, event: Event) -> None:
         if self.recorder is not None:

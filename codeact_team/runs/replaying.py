@@ -116,6 +116,10 @@ class Replaying(Recording):
     def calls_tools(self) -> bool:
         return self.replay is None
 
+    @property
+    def keeps_files(self) -> bool:
+        return False
+
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
         if parts and self.replay is not None:
             raise JournalError(

@@ -127,7 +127,7 @@ def _message(error: Any) -> str:
 
 
 def _refusal(status: int, error: BaseException) -> str:
-    said = _message(error)
+    said = _message(error).rstrip(" .;:") or "it does not say why"
     if status == 429 and _quota_is_used_up(error):
         return f"the account's quota is used up (429): {said}; check its plan and billing"
     if status in _BAD_REQUEST and _TOO_LONG.search(str(error)):
@@ -139,7 +139,7 @@ def _refusal(status: int, error: BaseException) -> str:
         return f"the model's server refuses the request: {said}; check the model client's settings"
     if status in _ADVICE:
         return _ADVICE[status].format(said)
-    return f"the model's server failed ({status}): {said or 'it does not say why'}; try again later"
+    return f"the model's server failed ({status}): {said}; try again later"
 
 
 def _quota_is_used_up(error: BaseException) -> bool:
@@ -212,6 +212,7 @@ class RunFile:
         change: Whether it was made, changed or removed.
         found_at: Its path on this machine; ``None`` if it is gone, or only in a container.
         problem: Why it has no copy, if one was wanted.
+        is_copy: Whether ``found_at`` is a copy that was wanted, and the workspace has the file, too.
     """
 
     path: str
@@ -219,6 +220,7 @@ class RunFile:
     change: Change
     found_at: str | None = None
     problem: str = ""
+    is_copy: bool = False
 
 
 @dataclass(kw_only=True)

@@ -62,7 +62,7 @@ class RunFiles:
     """Keeps what sessions show, as an interceptor, and finds the files that a run has made or changed.
 
     Args:
-        out: The directory that gets copies, and keeps what is in it; made if it is missing.
+        out: The directory that gets copies, and keeps what is in it; made with its parents if it is missing.
         recording: Knows the files of code that has not ended and will run again, and records the copies.
 
     Attributes:
@@ -76,6 +76,8 @@ class RunFiles:
         self._out = None if out is None else os.path.expanduser(out)
         self._target: int | None = None
         self._has_made_out = False
+        self._made_parents: list[Path] = []
+        """Inner before outer."""
         self._blocks = 0
         self._artifacts = 0
         self._has_warned = False
@@ -142,20 +144,26 @@ class RunFiles:
                     # nothing may have come of the run
                     with suppress(OSError):
                         os.rmdir(name, dir_fd=above)
+                        for folder in self._made_parents:
+                            folder.rmdir()
 
     @contextmanager
     def _made(self, out: str) -> Generator[tuple[int, str, int]]:
         """The open directory above ``out``, the name of ``out`` in it, and ``out``, open."""
         with ExitStack() as stack:
+            parent = Path(out).parent
             try:
+                self._made_parents += [
+                    folder for folder in (parent, *parent.parents) if not os.path.lexists(folder)
+                ]
+                parent.mkdir(parents=True, exist_ok=True)
                 above, name = stack.enter_context(parent_of(out))
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=above)
                     self._has_made_out = True
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):
                 raise SettingError(
-                    f"the directory {out} for files cannot be made: there is no directory {Path(out).parent}; make it, or "
-                    "check the path"
+                    f"the directory {out} for files cannot be made: {parent} takes no directories; name another place"
                 ) from None
             except OSError as error:
                 raise SettingError(
@@ -221,6 +229,9 @@ class RunFiles:
             stays: Whether temporary workspaces stay for now.
         """
         self.found, self.notes, self.due, self._lacking = (), (), 0, ()
+        if not self._recording.keeps_files:
+            yield
+            return
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:
@@ -339,7 +350,8 @@ def _told(
     for number, file in enumerate(files):
         path = readable(file.path)
         place = (str(top / path) if top is not None else None, "") if copies is None else copies[number]
-        told.append(RunFile(path, file.size, file.change, *place))
+        is_copy = copies is not None and place[0] is not None
+        told.append(RunFile(path, file.size, file.change, *place, is_copy=is_copy))
     return told
 
 

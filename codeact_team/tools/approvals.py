@@ -205,7 +205,7 @@ def record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> Ap
 
 NOBODY_THERE = (
     "nobody is there to ask for approval: run this on a terminal, give the agent an approval_handler, or run it within "
-    "codeact_team.tools.approvals.asking(handler)"
+    "codeact_team.asking(handler)"
 )
 
 

@@ -32,7 +32,7 @@ Session = ConfinedSessionCodeExecutor
 
 LANGUAGES = ["python", "sh"]
 RUBY = "```ruby\nputs 42\n```"
-UNLABELLED = "The table:\n```\n1 2 3\n```"
+UNLABELLED = "The table:\n```\nprint(table)\n```"
 
 
 def said(content: str | list[FunctionCall], finish_reason: str = "stop") -> CreateResult:
@@ -48,6 +48,46 @@ def said(content: str | list[FunctionCall], finish_reason: str = "stop") -> Crea
 def test_words_are_an_answer_even_where_they_quote_something(text: str):
     reply = read_reply(said(text), LANGUAGES)
     assert (reply.blocks, reply.remark, reply.text) == ([], None, text)
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "region  total\nNorth   34.5 %\nSouth   12",
+        '{"North": 34.5, "new": [true, null]}',
+        "| region | total |\n|---|---|\n| North | 3 |",
+        "42",
+        "2026-01-01  3 orders",
+    ],
+)
+def test_an_answer_may_quote_figures_without_a_label(quoted: str):
+    text = f"North grew most:\n```\n{quoted}\n```\nThat is all."
+    reply = read_reply(said(text), LANGUAGES)
+    assert (reply.blocks, reply.remark, reply.text) == ([], None, text)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(table)",
+        "table",
+        "total = 3",
+        "a, b = 1, 2",
+        "table['total'].sum()",
+        "1 + 1",
+        "import pandas as pd\npd.read_csv('sales.csv'",
+        "[row for row in rows]",
+        "ls -la",
+        "cat sales.csv",
+        "$ wc -l *.csv",
+        "./run.sh",
+        "cd data && head *.csv",
+    ],
+)
+def test_code_without_a_label_is_remarked_on_and_not_taken_for_an_answer(code: str):
+    reply = read_reply(said(f"Now I look:\n```\n{code}\n```"), LANGUAGES)
+    assert reply.remark is not None
+    assert "a code block is run if it has one of the labels python, sh" in reply.remark
 
 
 def test_code_is_run_and_what_is_not_run_beside_it_is_named():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -158,6 +159,32 @@ def test_doctor_refuses_what_it_cannot_examine(arguments: list[str], said: str, 
     assert result.returncode == 2
     assert said in result.stderr
     assert result.stdout == ""
+
+
+def test_doctor_reports_on_a_config_that_lacks_a_variable_and_names_the_option_for_it():
+    result = in_this_process("doctor", "local-model", "-s", CONFINED)
+    assert result.returncode == 2
+    reports = {line.split()[1]: line for line in result.stdout.splitlines()}
+    assert "LOCAL_MODEL is not set" in reports["config"]
+    assert "name the model by --model NAME" in reports["config"]
+    assert reports["model"].startswith("✗ model       ${LOCAL_MODEL} at http://localhost:11434/v1")
+    assert reports["key"] == "✓ key         none is sent"
+    assert in_this_process("doctor", "local-model", "-s", CONFINED, "--model", "qwen3").returncode == 0
+
+
+def test_doctor_counts_what_killed_runs_have_left_and_names_a_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number in range(46):
+        (tmp_path / f"codeact-team-{ended.pid}-{number:08}").mkdir()
+    [line] = [line for line in in_this_process("doctor").stdout.splitlines() if " directories " in line]
+    assert "46 left by runs that were killed: " in line
+    assert "and 43 more; `codeact-team doctor --clean` removes them" in line
+    assert line.count("codeact-team-") == 3
 
 
 @pytest.mark.parametrize("url", ["localhost:11434/v1", "http://[::1/v1"])

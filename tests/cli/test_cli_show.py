@@ -100,6 +100,8 @@ def test_a_page_is_written_all_at_once(tmp_path: Path):
     assert "<title>Look.</title>" in text
     assert re.search(r"<h2>Answer</h2>\s*<div class=\"prose\"><p>There it is.</p>", text)
     assert sorted(os.listdir(tmp_path)) == ["page.html", "runs"]
+    again = in_this_process(*arguments, str(page))
+    assert again.stderr == f"the page is {page}; it replaces the file that was there\n"
     refused = in_this_process(*arguments, str(tmp_path / "missing" / "page.html"))
     assert refused.returncode == 2
     assert "page.html: No such file or directory" in refused.stderr

@@ -35,7 +35,14 @@ def test_data_goes_in_and_files_come_out(tmp_path: Path) -> None:
     assert shown.stdout.endswith(end)
     files = lines(told.stdout)[-1]["files"]
     name = "chart␤␛[31m.svg"
-    found = {"path": name, "size": 6, "change": "made", "found_at": f"result/{name}", "problem": ""}
+    found: dict[str, object] = {
+        "path": name,
+        "size": 6,
+        "change": "made",
+        "found_at": f"result/{name}",
+        "problem": "",
+    }
+    found["is_copy"] = True
     assert files == [found]
     assert sorted(os.listdir(tmp_path / "result")) == ["answer.txt", name]
 
@@ -47,10 +54,28 @@ def test_what_cannot_be_given_or_taken_is_told_before_a_model_is_paid(tmp_path: 
             ("--data", "salse.csv"): f"error: data: there is no salse.csv (looked for in {tmp_path})\n",
             (
                 "--out",
-                "no/such",
-            ): "error: the directory no/such for files cannot be made: there is no directory no; ",
+                "/proc/x",
+            ): "error: the directory /proc/x for files cannot be made: /proc takes no directories; ",
         }.items():
             result = codeact_team("run", "codeact", "A", "-s", ALONE, *options, cwd=tmp_path, **keys)
             assert (result.returncode, said in result.stderr) == (2, True), result.stderr
         assert server.requests == []
     assert os.listdir(tmp_path) == []
+
+
+def test_a_copy_of_a_file_that_was_there_before_is_no_change_of_the_result(tmp_path: Path) -> None:
+    (tmp_path / "coding").mkdir()
+    (tmp_path / "coding" / "report.txt").write_text("old")
+    code = Text("```python\nopen('report.txt', 'a').write('!')\nopen('chart.svg', 'w').write('-')\n```")
+    work_dir = "config.code_executor.config.work_dir=coding"
+    with ScriptedServer.in_thread([code, Text("Done."), code, Text("Done.")]) as server:
+        keys = {"OPENAI_API_KEY": "a-key", "OPENAI_BASE_URL": server.base_url}
+        command = ("run", "codeact", "Add.", "-s", ALONE, "-s", work_dir)
+        inside = codeact_team(*command, cwd=tmp_path, **keys)
+        outside = codeact_team(*command, "--out", "result", cwd=tmp_path, **keys)
+        replayed = codeact_team("replay", "last", cwd=tmp_path, **keys)
+    assert f"\n   changed {tmp_path}/coding/report.txt · 4 bytes\n" in inside.stdout, inside.stderr
+    assert "\n   copied result/report.txt · 5 bytes\n" in outside.stdout
+    # what a replay makes is gone at its end
+    assert "── as recorded · " in replayed.stdout, replayed.stderr
+    assert "workspace-0/" not in replayed.stdout + replayed.stderr

@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.codeact.agent import CodeActAgent
-from codeact_team.config.schema import config_reference, config_schema, field_docs
+from codeact_team.config.schema import config_reference, config_schema
+from codeact_team.core.settings import field_docs
 from codeact_team.executors.docker import DockerSessionCodeExecutor
 
 schema = functools.cache(config_schema)
@@ -40,19 +41,21 @@ def definition(path: str) -> dict[str, Any]:
     return schema()["$defs"][path.rpartition("/")[2]]
 
 
+class Base(BaseModel):
+    kept: int = 1
+    """Said
+    once."""
+    changed: int = Field(1, ge=0)
+    """Said by the base."""
+    silent: int = 1
+
+
+class Derived(Base):
+    changed: int = 2
+    """Said by the subclass."""
+
+
 def test_a_subclass_describes_anew_what_it_inherits() -> None:
-    class Base(BaseModel):
-        kept: int = 1
-        """Said
-        once."""
-        changed: int = Field(1, ge=0)
-        """Said by the base."""
-        silent: int = 1
-
-    class Derived(Base):
-        changed: int = 2
-        """Said by the subclass."""
-
     assert field_docs(Derived) == {"kept": "Said once.", "changed": "Said by the subclass."}
 
 

@@ -25,6 +25,7 @@ from support.executing import (
     wait_until,
 )
 from support.fork_server import start
+from support.small_disk import small_disk
 
 from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -410,3 +411,15 @@ async def test_code_that_lacks_a_module_reads_what_to_do(executor: SandboxedCode
     )
     result = await executor.execute_code_blocks([handled], CancellationToken())
     assert (result.exit_code, result.missing_module) == (0, None)
+
+
+@each_part_once
+async def test_a_full_disk_of_this_machine_is_not_blamed_on_the_sandbox(kind: Kind, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", "4m"):
+        async with kind.make(work_dir=tmp_path / "small" / "coding", timeout=10) as executor:
+            result = await run(executor, "open('large', 'wb').write(bytes(8 << 20))")
+            assert result.exit_code != 0
+            assert "No space left on device" in result.output
+            assert result.limit is None
+            assert "The disk of this machine that has the workspace is full." in result.output
+            (tmp_path / "small" / "coding" / "large").unlink()

@@ -154,6 +154,24 @@ while True: pass
     assert result.outcome is Outcome.TIMED_OUT
 
 
+async def test_the_seconds_of_a_block_are_without_those_that_a_person_takes(
+    session: InterpreterCodeExecutor,
+) -> None:
+    asked = list[float]()
+
+    async def ask(value: Any, pause: Pause) -> CallAnswer:
+        began = time.monotonic()
+        with pause():
+            await asyncio.sleep(0.2)
+            asked.append(time.monotonic() - began)
+        return CallAnswer(content=[value])
+
+    began = time.monotonic()
+    result = await said(session, "print(tools.ask(value=1) + tools.ask(value=2))", tools=Offered(ask=ask))
+    assert result.output == "3\n"
+    assert result.seconds + sum(asked) <= time.monotonic() - began
+
+
 async def test_a_stop_while_a_person_is_asked_stops(session: InterpreterCodeExecutor) -> None:
     async def ask(_value: Any, pause: Pause) -> CallAnswer:
         with pause():

@@ -87,6 +87,27 @@ async def test_a_program_that_does_the_same_again_is_answered_from_the_journal(
     assert said[0] == said[1]
 
 
+async def test_another_first_task_is_refused_and_leaves_the_run_as_it_was(
+    tmp_path: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "a secret of the shop")
+    async with kept(tmp_path / "it") as team:
+        await team.run(task="First, with a secret of the shop.")
+    before, asked = KeptRun.read(RunDirectory(tmp_path / "it")), len(server.requests)
+    async with kept(tmp_path / "it") as team:
+        for _ in range(2):
+            with pytest.raises(
+                JournalError, match=r"began with the task 'First.*choose another dir"
+            ) as refused:
+                await team.run(task="Another.")
+            assert "a secret of the shop" not in str(refused.value)
+    after = KeptRun.read(RunDirectory(tmp_path / "it"))
+    assert (after.task, after.state, after.result) == (before.task, before.state, before.result)
+    async with kept(tmp_path / "it") as team:
+        await team.run(task="First, with a secret of the shop.")
+    assert len(server.requests) == asked
+
+
 async def test_a_client_that_replays_answers_goes_on_after_those_that_the_journal_has(tmp_path: Path) -> None:
     config = tmp_path / talker(tmp_path, ["First.", "Second.", "Third."])
     for tasks in (1, 2, 3):

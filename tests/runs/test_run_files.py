@@ -145,7 +145,7 @@ async def test_each_message_of_a_chat_has_its_own_files(tmp_path: Path) -> None:
     assert [len(result.file_notes) for result in (first, second, third)] == [1, 0, 0]
 
 
-@pytest.mark.parametrize("out", ["no/such", "file", "/proc/1/x"])
+@pytest.mark.parametrize("out", ["file/such", "file", "/proc/1/x"])
 async def test_where_no_copies_can_be_written_nothing_is_opened(tmp_path: Path, out: str) -> None:
     (tmp_path / "file").touch()
     recording = Recording()
@@ -224,3 +224,18 @@ async def test_long_names_do_not_keep_the_loop_waiting(tmp_path: Path) -> None:
                 pass
     assert len(files.found) == 500
     assert turns.longest < SHORT / 2
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_directory_for_files_is_made_with_its_parents_and_these_go_if_nothing_came(
+    keeps: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    files = RunFiles(tmp_path / "mine" / "a" / "b" / "out", RunRecording(None))
+    files.make()
+    with files.opened():
+        if keeps:
+            (tmp_path / "mine" / "a" / "b" / "out" / "chart.png").touch()
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == (
+        ["a", "b", "out", "chart.png"] if keeps else []
+    )

@@ -41,19 +41,18 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
 
     An answer without code ends a run, and so does ``final_answer(value)`` called in the code. If a limit is reached
     first, one last call to the model makes the best answer it can. The response's metadata holds an
-    :class:`~codeact_team.agents.observations.ExecutionRecord` of the code, how the run ended
-    (:class:`~codeact_team.agents.observations.Ending`) and, with reflection, the verdict on the answer; its ``models_usage``
-    counts all calls.
+    :class:`~codeact_team.ExecutionRecord` of the code, how the run ended (:class:`~codeact_team.Ending`) and, with
+    reflection, the verdict on the answer; its ``models_usage`` counts all calls.
 
     Variables and conversation persist from run to run, until the agent is reset.
 
     Args:
-        **settings: The fields of :class:`CodeActAgentConfig`, parts as objects instead of configs. ``functions`` may
-            hold Python functions, too, whose source is sent to the interpreter, and ``tools`` functions;
-            ``approval_func`` and ``approval_handler`` may be functions. Functions can only be dumped if they are given by
-            import path. Default of ``approval_handler``: the one of :func:`codeact_team.tools.approvals.asking`; if there
-            is none, such a question is answered by a denial. ``output_schema`` may be the class of a Pydantic model, whose
-            JSON Schema is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
+        **settings: The fields of :class:`CodeActAgentConfig`, as ``__init__`` lists them, parts as objects instead of
+            configs. ``functions`` may hold Python functions, too, whose source is sent to the interpreter, and ``tools``
+            functions; ``approval_func`` and ``approval_handler`` may be functions. Functions can only be dumped if they are
+            given by import path. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none,
+            such a question is answered by a denial. ``output_schema`` may be the class of a Pydantic model, whose JSON Schema
+            is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
 
     Raises:
         ValueError: If the settings cannot work, or contradict each other.

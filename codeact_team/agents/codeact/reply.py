@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -96,9 +97,24 @@ def _remark(
     if found.unsupported:
         labels = ", ".join(found.unsupported)
         return f"No code was run: {labels} is not run here, only {runnable}. {_IF_ANSWER}"
-    if extract_code(text, languages, default_language="python").blocks:
+    unlabelled = extract_code(text, languages, default_language="python").blocks
+    if any(_CODE_LINE.search(block.code) for block in unlabelled):
         return f"No code was run: a code block is run if it has one of the labels {runnable}. {_IF_ANSWER}"
     return None
+
+
+_CODE_LINE = re.compile(
+    r"""^[ \t]*(?:
+        [#@] | [$%!>]+[ ] | \./ | [^\W\d][\w.]*[ \t]*$ | [\w.]+\[ | [rbfu]{1,2}['"]
+        | (?:import|from|def|class|for|while|if|elif|else|with|try|return|assert|del|async|await|raise|pass|lambda|not|print|yield
+            |global|nonlocal|match)\b
+        | (?:sudo|pip3?|python3?|bash|sh|ls|cd|cat|cp|mv|rm|mkdir|touch|chmod|echo|printf|export|source|pwd|head|tail|wc|sort|uniq|cut
+            |grep|sed|awk|find|xargs|tar|unzip|curl|wget|git|apt(?:-get)?|make|file|du|df|ps|env|test|which|tree|jq|node|npm|sqlite3
+            |perl|gcc)\b
+    )|=|[\w\])]\(|[\w)][ ]*[*+%][ ]*[\w(]|[\w)][ ][-/][ ][\w(]|\bfor\b[^\n]{1,80}\bin\b|[ ]-{1,2}[A-Za-z]|&&|\|\|""",
+    re.MULTILINE | re.VERBOSE,
+)
+"""A line that may be Python or of a shell, also one with a mistake. It is not compiled, as it is hostile."""
 
 
 def _readable(value: object) -> object:

@@ -260,6 +260,16 @@ class Quota:
         """The setting that is exceeded, with its value. Once returned, it is returned again only if more was added since."""
         return await to_the_end(asyncio.to_thread(self._check))
 
+    @property
+    def has_full_disk(self) -> bool:
+        """Whether a file system that has a part of the workspace is full."""
+        for directory in self._directories:
+            with suppress(OSError):
+                there = os.statvfs(directory)
+                if there.f_bavail * there.f_frsize < MIB or (there.f_files and not there.f_favail):
+                    return True
+        return False
+
     async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
         """The setting that copies of the directory ``home`` below the workspace would exceed, with its value.
 
