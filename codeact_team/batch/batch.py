@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -17,7 +17,8 @@ from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import LocalEngine, engine_of
 from codeact_team.batch.evaluation import summarize
 from codeact_team.batch.leases import LeaseFiles
-from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken
+from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken, TaskResult
+from codeact_team.batch.serving import digest_of, digest_of_text
 from codeact_team.batch.settings import (
     SEALED_BY,
     BatchSettings,
@@ -27,13 +28,21 @@ from codeact_team.batch.settings import (
     prices_of,
 )
 from codeact_team.batch.store import ResultStore
-from codeact_team.batch.tasks import Job, TaskError, jobs_of, read_tasks
+from codeact_team.batch.tasks import (
+    Job,
+    TaskError,
+    jobs_of,
+    read_tasks,
+    refuse_no_python,
+    refuse_unknown_fields,
+)
 from codeact_team.batch.throttle import BatchLedger
 from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
 from codeact_team.config.overrides import field_names
 from codeact_team.core.effects import Dispatcher, Listener
+from codeact_team.core.providers import did_you_mean
 from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.runs.journal.seal import user_key
@@ -121,35 +130,34 @@ class Batch:
         # raises before anything begins if something is missing that all tasks need, such as an API key
         async with Scope():
             make_runnable(JobConfigs(worker_settings).of(jobs[0]))
-        digest = sha256(config.written.encode(errors="backslashreplace")).hexdigest()[:32]
-        with ResultStore(self._out, digest) as results:
+        with ResultStore(self._out, digest_of(config), digest_of_text(config.written)) as results:
             _refuse_changed(jobs, results)
-            done = [job for job in jobs if results.has_final(job)]
-            for result in results.of(done):
+            for result in results.of([job for job in jobs if results.has_final(job)]):
                 ledger.add(result.prompt_tokens + result.completion_tokens, result.cost)
+            selected = self._selected(jobs, results)
+            done = [job for job in selected if results.has_final(job)]
             leases = LeaseFiles(self._out)
             self._driver = driver = Driver(
                 jobs,
+                selected,
                 results,
                 settings,
                 replace(worker_settings, token=leases.begin(), seal_key=_seal_key()),
                 # no cluster is needed where all is done
-                engine=self._engine if len(done) < len(jobs) else LocalEngine(),
+                engine=self._engine if len(done) < len(selected) else LocalEngine(),
                 leases=leases,
                 ledger=ledger,
                 dispatcher=self._dispatcher,
             )
             if self._stopped_by is not None:
                 driver.stop(self._stopped_by)
-            began = partial(
-                BatchBegan, directory=str(self._out), jobs=len(jobs), done=len(done), broken=len(broken)
-            )
+            began = partial(_began, results.of(done), str(self._out), len(selected), broken=len(broken))
             await driver.run(lambda workers: self._dispatcher.emit(began(workers=workers)))
-            result = summarize(results.of(jobs), settings.epochs)
-        result.directory, result.jobs, result.broken = str(self._out), len(jobs), len(broken)
+            result = summarize(results.of(selected), settings.epochs)
+        result.directory, result.jobs, result.broken = str(self._out), len(selected), len(broken)
         result.tokens, result.cost, result.currency = ledger.tokens, ledger.cost, ledger.currency
         if result.left:
-            result.stop_reason = driver.stop_reason
+            result.stop_reason, result.is_refused = driver.stop_reason, driver.is_refused
         result.signal = driver.signal
         self._dispatcher.emit(result)
         self._dispatcher.check()
@@ -190,7 +198,10 @@ class Batch:
         tasks, broken = read_tasks(
             self._tasks, sys.stdin.buffer, allow_outside_files=settings.allow_outside_files
         )
+        if settings.checker is not None:
+            refuse_no_python(settings.checker, settings.checker_name)
         templates = [each for each in settings.overrides if isinstance(each, str) and field_names(each)]
+        refuse_unknown_fields(templates, tasks)
         jobs: list[Job] = []
         for task in tasks:
             try:
@@ -198,6 +209,42 @@ class Batch:
             except TaskError as error:
                 broken.append(LineBroken(line=task.line, problem=str(error)))
         return jobs, sorted(broken, key=lambda line: line.line)
+
+    def _selected(self, jobs: Sequence[Job], results: ResultStore) -> list[Job]:
+        """The jobs to run, and to report on; the others keep their results."""
+        settings = self._settings
+        ids = [*dict.fromkeys(job.task_id for job in jobs)]
+        for name in settings.only:
+            if name not in ids:
+                near = did_you_mean(name, ids)
+                raise SettingError(f"there is no task with the id {name!r}{near}")
+        wanted = {*[each for each in ids if not settings.only or each in settings.only][: settings.limit]}
+        selected = [job for job in jobs if job.task_id in wanted]
+        if settings.failed:
+            selected = [job for job in selected if results.has_failed(job)]
+        if len(selected) < len(jobs):
+            note = f"{len(selected)} of {len(jobs)} tasks are selected; the others keep their results"
+            self._dispatcher.emit(BatchNoted(level="note", text=note))
+        return selected
+
+
+def _began(
+    before: Iterable[TaskResult], directory: str, jobs: int, *, workers: int, broken: int
+) -> BatchBegan:
+    outcomes, correct = Counter[str](), Counter[bool | None]()
+    for result in before:
+        outcomes[result.outcome.value] += 1
+        correct[result.correct] += 1
+    return BatchBegan(
+        directory=directory,
+        jobs=jobs,
+        done=outcomes.total(),
+        workers=workers,
+        broken=broken,
+        outcomes=dict(outcomes),
+        right=correct[True],
+        wrong=correct[False],
+    )
 
 
 def _seal_key() -> str:

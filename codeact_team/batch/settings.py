@@ -52,7 +52,11 @@ class BatchSettings(TaskSettings):
             that a task has under that name.
         allow_outside_files: Whether tasks may name files outside the directory of the tasks file.
         checker: Python code that judges the answers of tasks with neither a checker nor an expected answer of their own.
+        checker_name: The name of that code in errors, such as the path of its file.
         epochs: How often each task runs.
+        limit: Run only so many tasks, the first of the file; ``None`` for all.
+        only: Run only the tasks with these ids; empty for all.
+        failed: Run only what has failed before, or whose checker has.
         workers: How many processes run tasks; by default one for each processor, or each node of a cluster.
         concurrency: How many tasks run at the same time; by default eight for each worker.
         limits: What all tasks together may use.
@@ -67,7 +71,11 @@ class BatchSettings(TaskSettings):
     overrides: Sequence[str | ForEvery] = ()
     allow_outside_files: bool = False
     checker: str | None = None
+    checker_name: str = "the checker"
     epochs: int = 1
+    limit: int | None = None
+    only: Sequence[str] = ()
+    failed: bool = False
     workers: int | None = None
     concurrency: int | None = None
     limits: BatchLimits = field(default_factory=BatchLimits)

@@ -65,6 +65,20 @@ def batch(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Run each task N times.")] = 1,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Run only the first N tasks, or those of --only.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Run only the task with this id. Repeatable.")
+    ] = None,
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--failed",
+            help="Run only tasks that have failed before, or whose checker has; not those that are wrong or not accepted, "
+            "whose results stay.",
+        ),
+    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", min=0.001, help="Stop a task when it has worked so long."),
@@ -153,7 +167,11 @@ def batch(
                 policy=policy_of(allow, allow_unsafe),
                 allow_outside_files=allow_outside_files,
                 checker=None if checker is None else read_file(checker, "the checker"),
+                checker_name="the checker" if checker is None else str(checker),
                 epochs=epochs,
+                limit=limit,
+                only=only or (),
+                failed=failed,
                 seconds=timeout,
                 workers=workers,
                 concurrency=concurrency,
