@@ -223,7 +223,7 @@ class Batch:
         if settings.failed:
             selected = [job for job in selected if results.has_failed(job)]
         if len(selected) < len(jobs):
-            note = f"{len(selected)} of {len(jobs)} tasks are selected; the others keep their results"
+            note = f"{len(selected)} of {len(jobs)} runs are selected; the others keep their results"
             self._dispatcher.emit(BatchNoted(level="note", text=note))
         return selected
 

@@ -38,7 +38,7 @@ _MARKS = {
 }
 _WRONG = ("✗", "yellow")
 _FAILED = ("!", "red")
-_MAX_REASON = 200
+_MAX_REASON = 300
 """Characters."""
 _MOST_LINES = 3
 """Lines that are named if many are left out for the same reason."""
@@ -73,6 +73,8 @@ class _Progress:
         self._tasks = "line {}" if tasks == "-" else f"{tasks}:{{}}"
         self._broken: dict[str, list[int]] = {}
         """The lines that are left out, by the reason."""
+        self._reasons: dict[str, str] = {}
+        """Who has told each reason of a failure first."""
         self._within = ExitStack()
         self._table: BatchTable | None = None
 
@@ -94,8 +96,8 @@ class _Progress:
                 notice("warning" if event.level == "warning" else "note", event.text)
             case TaskRetried():
                 when = f" in {event.seconds:g} s" if event.seconds else ""
-                name, reason = named(event.id, event.epoch), cut(event.reason, _MAX_REASON)
-                notice("note", f"{name} is tried again{when}: {reason}", again=True)
+                name = named(event.id, event.epoch)
+                notice("note", f"{name} is tried again{when}: {self._told(event.reason, name)}", again=True)
             case BatchBegan():
                 self._begin(event)
             case TaskBegan() if self._table is not None:
@@ -109,6 +111,12 @@ class _Progress:
                 _print_summary(self._screen, event)
             case _:
                 pass
+
+    def _told(self, reason: str, name: str) -> str:
+        """The reason of a failure in a line, and the next time only who had it before."""
+        line = cut(" ".join(reason.split()), _MAX_REASON)
+        first = self._reasons.setdefault(line, name)
+        return line if first == name else f"as {first}"
 
     def _tell_broken(self) -> None:
         """Tell which lines are left out; the same reason only once."""
@@ -137,7 +145,10 @@ class _Progress:
         assert self._table is not None, "the batch has begun"
         self._table.end(event, " · ".join(parts))
         mark, style = _WRONG if result.correct is False else _MARKS.get(result.outcome, _FAILED)
-        described = " · ".join([named(result.id, result.epoch), *_described(result)])
+        name = named(result.id, result.epoch)
+        described = " · ".join([name, *_described(result)])
+        if (reason := result.error or result.objection) is not None:
+            described += f" · {self._told(reason, name)}"
         if not self._screen.is_live:
             self._screen.text(f"{self._table.done}/{self._table.jobs} {mark} {described}")
         elif not result.is_final or result.correct is False:
@@ -201,6 +212,4 @@ def _described(result: TaskResult) -> list[str]:
         parts.append("right" if result.correct else f"wrong: {_compared(wrong_answer(result))}")
     if result.steps:
         parts.append(counted(result.steps, "step"))
-    if (reason := result.error or result.objection) is not None:
-        parts.append(cut(" ".join(reason.split()), _MAX_REASON))
     return parts
