@@ -154,10 +154,10 @@ class Batch:
             began = partial(_began, results.of(done), str(self._out), len(selected), broken=len(broken))
             await driver.run(lambda workers: self._dispatcher.emit(began(workers=workers)))
             result = summarize(results.of(selected), settings.epochs)
+            if not all(map(results.has_final, selected)):
+                result.stop_reason, result.is_refused = driver.stop_reason, driver.is_refused
         result.directory, result.jobs, result.broken = str(self._out), len(selected), len(broken)
         result.tokens, result.cost, result.currency = ledger.tokens, ledger.cost, ledger.currency
-        if result.left:
-            result.stop_reason, result.is_refused = driver.stop_reason, driver.is_refused
         result.signal = driver.signal
         self._dispatcher.emit(result)
         self._dispatcher.check()

@@ -232,7 +232,7 @@ class BatchResult(Event, type="batch_result"):
         tokens: The tokens that all runs have used.
         cost: What these have cost, where models have prices.
         currency: The currency of the cost.
-        stop_reason: Why the batch has ended before all runs had a result.
+        stop_reason: Why the batch has ended before all runs were finished.
         is_refused: Whether that is because a model's server refused the key.
         signal: The signal that stopped it, if one did.
     """

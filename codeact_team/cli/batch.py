@@ -172,7 +172,7 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
     cost = "" if result.cost is None else f" · {result.cost:,.4f} {result.currency}"
     screen.text(f"{result.tokens:,} tokens{cost}")
     screen.text(f"results: {result.directory}/results.jsonl")
-    if result.left and result.signal is None and result.stop_reason is not None:
+    if result.signal is None and result.stop_reason is not None:
         screen.notice("error" if result.is_refused else "warning", result.stop_reason)
     if result.left:
         screen.notice("note", "the same command goes on with what is not done")
