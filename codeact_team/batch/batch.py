@@ -217,7 +217,7 @@ class Batch:
         for name in settings.only:
             if name not in ids:
                 near = did_you_mean(name, ids)
-                raise SettingError(f"there is no task with the id {name!r}{near}")
+                raise SettingError(f"no task has the id {name!r}{near}")
         wanted = {*[each for each in ids if not settings.only or each in settings.only][: settings.limit]}
         selected = [job for job in jobs if job.task_id in wanted]
         if settings.failed:

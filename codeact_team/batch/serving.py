@@ -1,4 +1,4 @@
-"""Where the models of a batch are served, which may change between two starts: it does not change what they answer."""
+"""Where the models of a batch are served, which may change between two starts: their answers do not depend on it."""
 
 from __future__ import annotations
 

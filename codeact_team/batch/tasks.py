@@ -43,7 +43,7 @@ class BatchTask:
         text: What to do.
         files: Files and directories of this machine that are copied into the workspace.
         expected: The right answer, where it is known: text, or JSON where agents answer in JSON.
-        checker: Python code that raises if the answer is wrong; it runs in a sandbox.
+        checker: Python code that raises an ``AssertionError`` if the answer is wrong; it runs in a sandbox.
         fields: All fields of the task, which replace ``{field}`` in overrides.
         line: Its line in the tasks file, counted from 1.
     """

@@ -29,7 +29,7 @@ class CallEnded:
         retry_after: Seconds for which the server then wants no more, where it says so.
         tokens: How many the call used.
         is_answered: Whether the model has answered.
-        refusal: Why the server does not accept the key, or what is asked with it.
+        refusal: Why the server refuses the key, or this call with it.
         is_unauthorized: Whether the refusal is about the key alone, so that all other calls will be refused, too.
     """
 

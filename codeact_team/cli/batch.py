@@ -62,7 +62,7 @@ async def _stoppable(batch: Batch) -> BatchResult:
 
 
 class _Progress:
-    """A listener that prints a line for each result; on a terminal a live table, and lines for what is not right only.
+    """A listener that prints a line for each result; on a terminal a live table, and lines only for results that are not right.
 
     Args:
         tasks: The name of the tasks file.
@@ -74,7 +74,7 @@ class _Progress:
         self._broken: dict[str, list[int]] = {}
         """The lines that are left out, by the reason."""
         self._reasons: dict[str, str] = {}
-        """Who has told each reason of a failure first."""
+        """By the reason of a failure, the first task that had it."""
         self._within = ExitStack()
         self._table: BatchTable | None = None
 
@@ -198,7 +198,7 @@ def _print_wrong_answers(screen: Screen, result: BatchResult) -> None:
 
 
 def _compared(wrong: WrongAnswer) -> str:
-    """A wrong answer beside what it should be."""
+    """A wrong answer with the expected one."""
     parts = [f"expected {wrong.expected}"] if wrong.expected is not None else []
     parts.append("no answer" if wrong.answer is None else f"given {wrong.answer}")
     if wrong.check is not None:

@@ -56,13 +56,11 @@ class BatchTable:
 
     Attributes:
         done: How many runs have ended.
-        jobs: How many there are.
-        described: The counts and costs beside the bar.
+        jobs: The number of all runs.
     """
 
     done: int
     jobs: int
-    described: str = ""
     _rows: dict[tuple[str, int], _Row] = field(default_factory=dict[tuple[str, int], _Row])
 
     def __post_init__(self) -> None:

@@ -127,7 +127,7 @@ class Screen:
         self._notices.add(text)
         label = "" if level == "note" else f"{level}: "
         notice = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
-        # what is shown live would be drawn over it
+        # the live part would be drawn over it
         console = self._out if self._live is not None and self._err.is_terminal else self._err
         self._show(partial(console.print, notice, soft_wrap=True))
 
@@ -166,7 +166,7 @@ class Screen:
 
     @contextmanager
     def live(self, renderable: RenderableType) -> Generator[None]:
-        """Within it, show something below all that is printed, and refresh it; does nothing where there is no terminal."""
+        """Within it, show something below all that is printed, and refresh it; does nothing without a terminal."""
         self.close()
         if not self.is_live:
             yield
@@ -192,7 +192,7 @@ class Screen:
 
     @property
     def is_live(self) -> bool:
-        """Whether what is printed can be changed later."""
+        """Whether printed lines can be changed later."""
         return self._out.is_terminal and not self._out.is_dumb_terminal
 
     def _print(self, text: Text, *, end: str = "\n") -> None:

@@ -97,7 +97,7 @@ def is_too_many(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether a model's server does not accept the key, or what is asked with it."""
+    """Whether a model's server refuses the key, or this call with it."""
     return _status(error) in (401, 403)
 
 

@@ -107,7 +107,7 @@ async def test_some_tasks_run_and_the_same_directory_goes_on_with_the_others(tmp
         assert [one["id"] for one in results(selected)] == ["n1", "n2"]
         second = await run_batch(config, tasks, out=selected, workers=1, only=["n5", "n4"], limit=1)
         assert (second.jobs, [one["id"] for one in results(selected)]) == (1, ["n1", "n2", "n4"])
-        with pytest.raises(SettingError, match="there is no task with the id 'n9'"):
+        with pytest.raises(SettingError, match="no task has the id 'n9'"):
             await run_batch(config, tasks, out=selected, only=["n9"])
         await run_batch(config, tasks, out=selected, workers=1)
         assert len(server.requests) == 12

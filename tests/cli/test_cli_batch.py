@@ -99,7 +99,7 @@ def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> Non
                 "the field 'stepz', which no task has; did you mean 'steps'?",
             ),
             (["--checker", "checker.py"], "checker.py:2: this is no Python code: '(' was never closed"),
-            (["--only", "n10"], "there is no task with the id 'n10'; did you mean 'n1'?"),
+            (["--only", "n10"], "no task has the id 'n10'; did you mean 'n1'?"),
         ]:
             result = codeact_team(*arguments, *changed, cwd=tmp_path)
             assert (result.returncode, result.stderr.count("error:")) == (2, 1), result.stderr
