@@ -15,7 +15,7 @@ from typing import Any
 
 from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import LocalEngine, engine_of
-from codeact_team.batch.evaluation import summarize
+from codeact_team.batch.evaluation import summarize, syntax_problems
 from codeact_team.batch.leases import LeaseFiles
 from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken, TaskResult
 from codeact_team.batch.serving import digest_of, digest_of_text
@@ -33,7 +33,6 @@ from codeact_team.batch.tasks import (
     TaskError,
     jobs_of,
     read_tasks,
-    refuse_no_python,
     refuse_unknown_fields,
 )
 from codeact_team.batch.throttle import BatchLedger
@@ -121,7 +120,7 @@ class Batch:
                 "with `prices`"
             )
         ledger = BatchLedger(settings.limits, currency)
-        jobs, broken = self._jobs()
+        jobs, broken = await self._jobs(config)
         for line in broken:
             self._dispatcher.emit(line)
         if not jobs:
@@ -193,18 +192,24 @@ class Batch:
             working_directory=os.getcwd(),
         )
 
-    def _jobs(self) -> tuple[list[Job], list[LineBroken]]:
+    async def _jobs(self, config: CheckedConfig) -> tuple[list[Job], list[LineBroken]]:
         settings = self._settings
         tasks, broken = read_tasks(
             self._tasks, sys.stdin.buffer, allow_outside_files=settings.allow_outside_files
         )
-        if settings.checker is not None:
-            refuse_no_python(settings.checker, settings.checker_name)
         templates = [each for each in settings.overrides if isinstance(each, str) and field_names(each)]
         refuse_unknown_fields(templates, tasks)
+        checkers = [each for each in (settings.checker, *(task.checker for task in tasks)) if each]
+        problems: Mapping[str, tuple[int, str]] = {}
+        if checkers:
+            problems = await syntax_problems(checkers, config)
+        if (problem := problems.get(settings.checker or "")) is not None:
+            raise SettingError(f"{settings.checker_name}:{problem[0]}: this is no Python code: {problem[1]}")
         jobs: list[Job] = []
         for task in tasks:
             try:
+                if (problem := problems.get(task.checker or "")) is not None:
+                    raise TaskError(f"its `checker` is no Python code, in line {problem[0]}: {problem[1]}")
                 jobs += jobs_of(task, epochs=settings.epochs, overrides=templates, checker=settings.checker)
             except TaskError as error:
                 broken.append(LineBroken(line=task.line, problem=str(error)))

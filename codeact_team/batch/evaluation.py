@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pydantic import JsonValue
 
 from codeact_team.batch.results import BatchResult, Share, TaskOutcome, TaskResult, WrongAnswer
 from codeact_team.batch.tasks import parse_exact_json, whole_number
-from codeact_team.config.components import DIRECTORY_FIELDS
+from codeact_team.config.components import DIRECTORY_FIELDS, PlacedComponent
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.scope import Scope
@@ -45,6 +46,14 @@ def _judge(source):
     except Exception as error:
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
         sys.exit({_REJECTED} if isinstance(error, AssertionError) else 1)
+"""
+_COMPILE = """
+def _fails(source):
+    try:
+        compile(source, "<checker>", "exec", dont_inherit=True)
+    except Exception:
+        return True
+print(*[number for number, source in enumerate({checkers}) if _fails(source)])
 """
 
 
@@ -113,7 +122,6 @@ async def judged(
     The directory ``files`` of this machine may be missing.
 
     Raises:
-        SettingError: If the config has no executor for it.
         SandboxError: If the sandbox does not start.
     """
     async with Scope():
@@ -130,6 +138,44 @@ async def judged(
     return Judgement(is_right=None, output=output, failure=output.splitlines()[-1])
 
 
+async def syntax_problems(checkers: Iterable[str], config: CheckedConfig) -> Mapping[str, tuple[int, str]]:
+    """Those of the ``checkers`` that are no Python: each with the line, counted from 1, and why.
+
+    The Python of a sandbox may be newer than this one, and is asked about what this one does not understand.
+
+    Raises:
+        SettingError: If the config has no executor for checkers.
+        SandboxError: If the sandbox does not start.
+    """
+    found = {checker: problem for checker in checkers if (problem := _syntax_problem(checker)) is not None}
+    _executor_part(config)
+    if not found:
+        return found
+    async with Scope():
+        executor = _executor(config, None)
+        await executor.prepare()
+        block = CodeBlock(code=_COMPILE.format(checkers=ascii([*found])), language="python")
+        result = await executor.execute_code_blocks([block], CancellationToken())
+    if result.exit_code != 0:
+        return found
+    failing = result.output.split()
+    return {
+        checker: problem for number, (checker, problem) in enumerate(found.items()) if str(number) in failing
+    }
+
+
+def _syntax_problem(code: str) -> tuple[int, str] | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(code, "<checker>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error.lineno or 1, error.msg
+    except (ValueError, MemoryError, RecursionError) as error:
+        # a null character, or brackets that are nested too deeply
+        return 1, str(error) or "it is nested too deeply"
+    return None
+
+
 def _given(answer: str, expected: JsonValue, files: Path) -> str:
     """Code that sets the variables of a checker."""
     # as literals in ASCII, so that an answer cannot become code, and without an import, which files of the task could shadow
@@ -140,20 +186,23 @@ def _given(answer: str, expected: JsonValue, files: Path) -> str:
     return f"__import__('os').rename({files.name!a}, {_FILES!r})\n{given}"
 
 
-def _executor(config: CheckedConfig, files: Path) -> StreamingCodeExecutor:
+def _executor_part(config: CheckedConfig) -> PlacedComponent:
     part = next((part for part in config.parts if issubclass(part.component, StreamingCodeExecutor)), None)
     if part is None:
         raise SettingError(
             "the checker has no sandbox to run in: the config has no code executor of codeact_team"
         )
+    return part
 
+
+def _executor(config: CheckedConfig, files: Path | None) -> StreamingCodeExecutor:
     def change(_: type, settings: dict[str, Any]) -> None:
-        settings["data"] = [str(files)] if files.is_dir() else []
+        settings["data"] = [str(files)] if files is not None and files.is_dir() else []
         # not in a workspace where the task may have left files
         for name in DIRECTORY_FIELDS:
             settings.pop(name, None)
 
-    made = config.only(part).with_settings(change).make()
+    made = config.only(_executor_part(config)).with_settings(change).make()
     assert isinstance(made, StreamingCodeExecutor)
     return made
 

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -138,12 +137,6 @@ def refuse_unknown_fields(overrides: Sequence[str], tasks: Sequence[BatchTask]) 
             near = did_you_mean(name, fields) or f"; they have {', '.join(sorted(fields))}"
             place = override.partition("=")[0]
             raise SettingError(f"-s {place} asks for the field {name!r}, which no task has{near}")
-
-
-def refuse_no_python(code: str, name: str) -> None:
-    """Raise a :class:`SettingError` if the code in a file of this name is not Python."""
-    if (problem := syntax_problem(code)) is not None:
-        raise SettingError(f"{name}:{problem[0]}: this is no Python code: {problem[1]}")
 
 
 def _name(task_id: str) -> str:
@@ -284,8 +277,6 @@ def _task(record: object, number: int, folder: Path, allow_outside_files: bool) 
         raise TaskError("it has no `text`, which says what to do")
     if checker is not None and (not isinstance(checker, str) or not checker.strip()):
         raise TaskError("its `checker` is no Python code")
-    if checker is not None and (problem := syntax_problem(checker)) is not None:
-        raise TaskError(f"its `checker` is no Python code, in line {problem[0]}: {problem[1]}")
     task_id = fields.get("id", number)
     if isinstance(task_id, bool) or not isinstance(task_id, str | int) or not str(task_id).strip():
         raise TaskError("its `id` is neither text nor a whole number")
@@ -296,19 +287,6 @@ def _task(record: object, number: int, folder: Path, allow_outside_files: bool) 
     own = {name: value for name, value in fields.items() if name not in _OURS}
     shown: dict[str, JsonValue] = {**own, "text": text, "expected": expected, "files": [*files]}
     return BatchTask(task_id, text.strip(), files, expected, checker, shown, number)
-
-
-def syntax_problem(code: str) -> tuple[int, str] | None:
-    """The line where Python code cannot be compiled, counted from 1, and why; ``None`` if it can."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            compile(code, "<checker>", "exec", dont_inherit=True)
-    except SyntaxError as error:
-        return error.lineno or 1, error.msg
-    except (ValueError, MemoryError, RecursionError) as error:
-        # a null character, or brackets that are nested too deeply
-        return 1, str(error) or "it is nested too deeply"
-    return None
 
 
 def _files(given: object, folder: Path, allow_outside: bool) -> Sequence[str]:

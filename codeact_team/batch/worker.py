@@ -14,7 +14,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, Self
 
-from codeact_team.batch.evaluation import judged, matches
+from codeact_team.batch.evaluation import Judgement, judged, matches
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.results import (
     TASK_RESULT,
@@ -33,6 +33,7 @@ from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
 from codeact_team.core.files import remove_named
+from codeact_team.errors import CodeActTeamError
 from codeact_team.executors.pool import SandboxPool
 from codeact_team.models.clients import ModelCall
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -251,6 +252,10 @@ class Worker:
                 # the run is kept, and its answer is judged the next time
                 return replace(result, outcome=TaskOutcome.STOPPED)
             judgement = checking.result()
+        except CodeActTeamError as error:
+            if is_of_infrastructure(error):
+                raise
+            judgement = Judgement(is_right=None, failure=explain(error))
         finally:
             stopping.cancel()
             checking.cancel()

@@ -161,7 +161,7 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
         outcomes.append(f"{result.left} not done")
     if result.broken:
         outcomes.append(f"{counted(result.broken, 'broken line')} left out")
-    screen.text(" · ".join(outcomes), "bold")
+    screen.text(" · ".join(outcomes) or "nothing to do", "bold")
     for what, share in (("right answers", result.accuracy), ("accepted", result.acceptance)):
         if share is not None:
             interval = f"95 % interval {share.low:.1%} to {share.high:.1%}"

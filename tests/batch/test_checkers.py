@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, of_type, results
-from support.openai_server import ScriptedServer
+from support.openai_server import ScriptedServer, Text
 
+from codeact_team.batch import evaluation
 from codeact_team.batch.batch import Batch, run_batch
 from codeact_team.batch.results import Doing, TaskOutcome
 from codeact_team.batch.settings import BatchSettings
@@ -130,3 +131,57 @@ async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer
         )
         assert len(server.requests) == 2
     assert (again.outcomes, again.wrong) == ({TaskOutcome.ACCEPTED: 1}, 0)
+
+
+async def test_a_checker_that_only_the_python_of_the_sandbox_understands_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_an_older_python(source: str, *_: object, **__: object) -> None:
+        raise SyntaxError("too new", ("<checker>", 1, 1, source))
+
+    monkeypatch.setattr(evaluation, "compile", as_an_older_python, raising=False)
+    tasks = [task("new", "assert answer == '2'"), task("broken", "assert (")]
+    async with ScriptedServer(doubling) as server:
+        batch = await run_batch(coder(server.base_url), tasks, out=tmp_path, workers=1)
+    assert (batch.outcomes, batch.wrong, batch.broken) == ({"accepted": 1}, 0, 1)
+    assert [one["id"] for one in results(tmp_path)] == ["new"]
+
+
+async def test_a_config_without_a_sandbox_for_checkers_is_told_before_a_model_is_asked(
+    tmp_path: Path,
+) -> None:
+    async with ScriptedServer([]) as server:
+        client = coder(server.base_url)["config"]["model_client"]
+        config = {
+            "provider": "autogen_agentchat.agents.AssistantAgent",
+            "config": {
+                "name": "assistant",
+                "model_client": client,
+                "description": "",
+                "reflect_on_tool_use": False,
+                "tool_call_summary_format": "{result}",
+            },
+        }
+        with pytest.raises(SettingError, match="the checker has no sandbox to run in"):
+            await run_batch(config, [task("a", "assert answer")], out=tmp_path, workers=1)
+
+
+async def test_a_checker_whose_sandbox_does_not_start_is_no_wrong_answer(tmp_path: Path) -> None:
+    def lose_the_data(event: Event) -> None:
+        if getattr(event, "doing", None) == Doing.CHECKING:
+            (tmp_path / "data.txt").unlink(missing_ok=True)
+
+    (tmp_path / "data.txt").write_text("1")
+    async with ScriptedServer([Text("2"), Text("2")]) as server:
+        config = coder(server.base_url)
+        config["config"]["code_executor"]["config"]["readable"] = [str(tmp_path / "data.txt")]
+        batch = await run_batch(
+            config,
+            [task("a", "assert answer == '2'")],
+            out=tmp_path / "out",
+            workers=1,
+            listeners=[lose_the_data],
+        )
+    [result] = results(tmp_path / "out")
+    assert (batch.outcomes, result["answer"], result["correct"]) == ({"checker failed": 1}, "2", None)
+    assert "data.txt" in result["error"]
