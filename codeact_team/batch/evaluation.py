@@ -141,7 +141,7 @@ async def judged(
 async def syntax_problems(checkers: Iterable[str], config: CheckedConfig) -> Mapping[str, tuple[int, str]]:
     """Those of the ``checkers`` that are no Python: each with the line, counted from 1, and why.
 
-    The Python of a sandbox may be newer than this one, and is asked about what this one does not understand.
+    The Python of a sandbox may be newer than this one, and is asked about code that this one does not understand.
 
     Raises:
         SettingError: If the config has no executor for checkers.
