@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from codeact_team.agents.teams import round_robin_team as round_robin_team
     from codeact_team.batch.batch import run_batch as run_batch
     from codeact_team.batch.results import BatchResult as BatchResult
-    from codeact_team.batch.results import TaskResult as TaskResult
+    from codeact_team.batch.results import JobResult as JobResult
     from codeact_team.batch.throttle import BatchLimits as BatchLimits
     from codeact_team.config.dumping import dump_config as dump_config
     from codeact_team.config.loading import load_config as load_config
@@ -81,7 +81,7 @@ _HOME = {
     "codeact_team.batch.batch": ("run_batch",),
     "codeact_team.batch.results": (
         "BatchResult",
-        "TaskResult",
+        "JobResult",
     ),
     "codeact_team.batch.throttle": ("BatchLimits",),
     "codeact_team.config.dumping": ("dump_config",),

@@ -17,7 +17,7 @@ from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import LocalEngine, engine_of
 from codeact_team.batch.evaluation import summarize, syntax_problems
 from codeact_team.batch.leases import LeaseFiles
-from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken, TaskResult
+from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, JobResult, LineBroken
 from codeact_team.batch.serving import digest_of, digest_of_text
 from codeact_team.batch.settings import (
     SEALED_BY,
@@ -234,7 +234,7 @@ class Batch:
 
 
 def _began(
-    before: Iterable[TaskResult], directory: str, jobs: int, *, workers: int, broken: int
+    before: Iterable[JobResult], directory: str, jobs: int, *, workers: int, broken: int
 ) -> BatchBegan:
     outcomes, correct = Counter[str](), Counter[bool | None]()
     for result in before:

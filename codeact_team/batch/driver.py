@@ -17,11 +17,11 @@ from codeact_team.batch.results import (
     TASK_RESULT,
     BatchNoted,
     Doing,
+    JobResult,
     TaskBegan,
     TaskEnded,
     TaskOutcome,
     TaskProgressed,
-    TaskResult,
     TaskRetried,
 )
 from codeact_team.batch.settings import BatchSettings, WorkerSettings
@@ -278,12 +278,12 @@ class Driver:
         error = f"the worker that ran it was lost {_MAX_LOST} times: {reason}"
         self._end(
             job,
-            TaskResult(
+            JobResult(
                 id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.FAILED, error=error, is_transient=True
             ),
         )
 
-    def _end(self, job: Job, result: TaskResult) -> None:
+    def _end(self, job: Job, result: JobResult) -> None:
         if result.outcome is TaskOutcome.STOPPED:
             if (result.stop_reason or "").startswith(BATCH_ENDS):
                 self.stop_reason = self.stop_reason or result.stop_reason

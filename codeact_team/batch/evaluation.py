@@ -17,7 +17,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import JsonValue
 
-from codeact_team.batch.results import BatchResult, Share, TaskOutcome, TaskResult, WrongAnswer
+from codeact_team.batch.results import BatchResult, JobResult, Share, TaskOutcome, WrongAnswer
 from codeact_team.batch.tasks import parse_exact_json, whole_number
 from codeact_team.config.components import DIRECTORY_FIELDS, PlacedComponent
 from codeact_team.config.loading import CheckedConfig
@@ -235,7 +235,7 @@ def mean_pass_at(k: int, counts: Iterable[tuple[int, int]]) -> float | None:
     return sum(each) / len(each) if each else None
 
 
-def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
+def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
     """The outcomes and measures of a batch, from the results of its runs; the other fields are left empty."""
     outcomes: Counter[str] = Counter()
     accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))
@@ -268,7 +268,7 @@ def summarize(results: Iterable[TaskResult], epochs: int) -> BatchResult:
     )
 
 
-def wrong_answer(result: TaskResult) -> WrongAnswer:
+def wrong_answer(result: JobResult) -> WrongAnswer:
     """What is wrong with the answer in a result, cut short."""
     expected = result.expected
     if expected is not None and not isinstance(expected, str):

@@ -50,7 +50,7 @@ class ResultFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskResult:
+class JobResult:
     """The result of one run of a task. It does not depend on the time, nor on the machine.
 
     Attributes:
@@ -102,7 +102,7 @@ class TaskResult:
         return self.outcome is TaskOutcome.ACCEPTED if self.correct is None else self.correct
 
 
-TASK_RESULT = TypeAdapter(TaskResult)
+TASK_RESULT = TypeAdapter(JobResult)
 """Writes results as JSON data, and reads them."""
 
 
@@ -152,7 +152,7 @@ class TaskBegan(Event):
 class TaskEnded(Event):
     """A run of a task has ended, and its result is recorded; the batch has used so many tokens and so much money so far."""
 
-    result: TaskResult
+    result: JobResult
     tokens: int
     cost: float | None = None
 

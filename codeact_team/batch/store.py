@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeact_team.batch.results import TASK_RESULT, TaskResult
+from codeact_team.batch.results import TASK_RESULT, JobResult
 from codeact_team.batch.tasks import Job
 from codeact_team.core.atomic_files import whole_file
 from codeact_team.core.files import made_named
@@ -24,7 +24,7 @@ class _Known:
     offset: int | None = None
 
 
-def described(result: TaskResult, job: Job) -> TaskResult:
+def described(result: JobResult, job: Job) -> JobResult:
     """A result with what the tasks file says of its job."""
     return replace(result, text=job.text, expected=job.expected)
 
@@ -114,7 +114,7 @@ class ResultStore:
             self._log.append({"job": job.name, "digest": job.digest})
             self._known[job.name] = _Known(job.digest)
 
-    def add(self, job: Job, result: TaskResult) -> None:
+    def add(self, job: Job, result: JobResult) -> None:
         """Record the result of a job."""
         dumped = TASK_RESULT.dump_python(result, mode="json", exclude={"text", "expected"})
         known = self._known[job.name]
@@ -122,7 +122,7 @@ class ResultStore:
         known.check = job.check_digest
         known.is_final, known.has_failed = result.is_final, result.has_failed
 
-    def of(self, jobs: Sequence[Job]) -> Iterator[TaskResult]:
+    def of(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
         """The results of those ``jobs`` that have one, in their order; each is read from disk when it is asked for.
 
         What another expected answer or checker has said of an answer is left out.

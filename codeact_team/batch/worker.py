@@ -19,10 +19,10 @@ from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.results import (
     TASK_RESULT,
     Doing,
+    JobResult,
     ResultFile,
     TaskOutcome,
     TaskProgressed,
-    TaskResult,
     TaskRetried,
 )
 from codeact_team.batch.serving import changes_of_servers
@@ -171,7 +171,7 @@ class Worker:
         """Run a :class:`Job`, as JSON data, to its end, and judge its answer. Whatever goes wrong is in the result.
 
         Returns:
-            A :class:`TaskResult`, as JSON data.
+            A :class:`JobResult`, as JSON data.
         """
         result = await self._run_with_retries(Job(**job), lease)
         return TASK_RESULT.dump_python(result, mode="json")
@@ -192,11 +192,11 @@ class Worker:
         for runner in self._runners:
             runner.stop(SIGINT)
 
-    async def _run_with_retries(self, job: Job, lease: Lease) -> TaskResult:
+    async def _run_with_retries(self, job: Job, lease: Lease) -> JobResult:
         held = HeldLease(lease, self._leases, self._driver, self._end)
         meter = Meter(job, self._driver, self._prices, self._settings.retries)
         while True:
-            stopped = TaskResult(id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.STOPPED)
+            stopped = JobResult(id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.STOPPED)
             if self._stopped.is_set():
                 return stopped
             try:
@@ -212,7 +212,7 @@ class Worker:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), wait)
 
-    async def _run_once(self, job: Job, meter: Meter, held: HeldLease) -> TaskResult:
+    async def _run_once(self, job: Job, meter: Meter, held: HeldLease) -> JobResult:
         run = LeasedRun(self._directory / "runs" / job.name, held, self._settings.key)
         files = self._directory / "files" / job.name
         await self._until_free(run)
@@ -230,7 +230,7 @@ class Worker:
             result = replace(result, stop_reason=reason)
         return await self._judged(job, result, files) if result.is_final else result
 
-    async def _judged(self, job: Job, result: TaskResult, files: Path) -> TaskResult:
+    async def _judged(self, job: Job, result: JobResult, files: Path) -> JobResult:
         """The result of a finished run, with the judgement of its answer where one is possible."""
         if job.checker is None and job.expected is None:
             return result
@@ -300,7 +300,7 @@ class Worker:
             self._runners.remove(runner)
 
 
-def _result(job: Job, ended: RunResult) -> TaskResult:
+def _result(job: Job, ended: RunResult) -> JobResult:
     outcome = TaskOutcome(ended.ending.value)
     error = ended.error
     if (ended.stop_reason or "").startswith(BATCH_ENDS):
@@ -309,7 +309,7 @@ def _result(job: Job, ended: RunResult) -> TaskResult:
         # the next start of the batch copies them, once that is possible
         reasons = dict.fromkeys(file.problem for file in ended.files if file.problem)
         outcome, error = TaskOutcome.FAILED, f"its files could not be copied: {', '.join(reasons)}"
-    return TaskResult(
+    return JobResult(
         id=job.task_id,
         epoch=job.epoch,
         outcome=outcome,

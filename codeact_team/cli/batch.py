@@ -13,12 +13,12 @@ from codeact_team.batch.results import (
     BatchBegan,
     BatchNoted,
     BatchResult,
+    JobResult,
     LineBroken,
     TaskBegan,
     TaskEnded,
     TaskOutcome,
     TaskProgressed,
-    TaskResult,
     TaskRetried,
     WrongAnswer,
 )
@@ -206,7 +206,7 @@ def _compared(wrong: WrongAnswer) -> str:
     return ", ".join(parts)
 
 
-def _described(result: TaskResult) -> list[str]:
+def _described(result: JobResult) -> list[str]:
     parts = [result.outcome.value]
     if result.correct is not None:
         parts.append("right" if result.correct else f"wrong: {_compared(wrong_answer(result))}")
