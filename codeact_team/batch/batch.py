@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
 from codeact_team.batch.driver import Driver
 from codeact_team.batch.engines import LocalEngine, engine_of
-from codeact_team.batch.evaluation import summarize
+from codeact_team.batch.evaluation import summarize, syntax_problems
 from codeact_team.batch.leases import LeaseFiles
-from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, LineBroken
+from codeact_team.batch.results import BatchBegan, BatchNoted, BatchResult, JobResult, LineBroken
+from codeact_team.batch.serving import digest_of, digest_of_text
 from codeact_team.batch.settings import (
     BATCH_SETTINGS,
     SEALED_BY,
@@ -28,14 +29,20 @@ from codeact_team.batch.settings import (
     prices_of,
 )
 from codeact_team.batch.store import ResultStore
-from codeact_team.batch.tasks import Job, TaskError, jobs_of, read_tasks
+from codeact_team.batch.tasks import (
+    Job,
+    TaskError,
+    jobs_of,
+    read_tasks,
+    refuse_unknown_fields,
+)
 from codeact_team.batch.throttle import BatchLedger, BatchLimits
 from codeact_team.config.document import ConfigSource, name_of
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import make_runnable
 from codeact_team.config.overrides import ForEvery, field_names
 from codeact_team.core.effects import Dispatcher, Listener
-from codeact_team.core.providers import Policy
+from codeact_team.core.providers import Policy, did_you_mean
 from codeact_team.core.scope import Scope
 from codeact_team.core.settings import setting_errors, suggests
 from codeact_team.errors import JournalError, SettingError
@@ -57,7 +64,11 @@ async def run_batch(
     overrides: Sequence[str | ForEvery] = (),
     allow_outside_files: bool = False,
     checker: str | None = None,
+    checker_name: str = "the checker",
     epochs: int = 1,
+    limit: int | None = None,
+    only: Sequence[str] = (),
+    failed: bool = False,
     seconds: float | None = None,
     retries: int = 4,
     workers: int | None = None,
@@ -81,7 +92,11 @@ async def run_batch(
             that a task has under that name.
         allow_outside_files: Whether tasks may name files outside the directory of the tasks file.
         checker: Python code that judges the answers of tasks with neither a checker nor an expected answer of their own.
+        checker_name: The name of that code in errors, such as the path of its file.
         epochs: How often each task runs.
+        limit: Run only so many tasks, the first of the file; ``None`` for all.
+        only: Run only the tasks with these ids; empty for all.
+        failed: Run only what has failed before, or whose checker has.
         seconds: Wall-clock time that a task may take; ``None`` is no limit.
         retries: How often a task may retry when its infrastructure fails: the container engine, a connection, or a model
             server that is overloaded.
@@ -100,7 +115,11 @@ async def run_batch(
         "overrides": overrides,
         "allow_outside_files": allow_outside_files,
         "checker": checker,
+        "checker_name": checker_name,
         "epochs": epochs,
+        "limit": limit,
+        "only": only,
+        "failed": failed,
         "seconds": seconds,
         "retries": retries,
         "workers": workers,
@@ -158,7 +177,7 @@ class Batch:
                 "with `prices`"
             )
         ledger = BatchLedger(settings.limits, currency)
-        jobs, broken = self._jobs()
+        jobs, broken = await self._jobs(config)
         for line in broken:
             self._dispatcher.emit(line)
         if not jobs:
@@ -167,35 +186,34 @@ class Batch:
         # raises before anything begins if something is missing that all tasks need, such as an API key
         async with Scope():
             make_runnable(JobConfigs(worker_settings).of(jobs[0]))
-        digest = sha256(config.written.encode(errors="backslashreplace")).hexdigest()[:32]
-        with ResultStore(self._out, digest) as results:
+        with ResultStore(self._out, digest_of(config), digest_of_text(config.written)) as results:
             _refuse_changed(jobs, results)
-            done = [job for job in jobs if results.has_final(job)]
-            for result in results.of(done):
+            for result in results.of([job for job in jobs if results.has_final(job)]):
                 ledger.add(result.prompt_tokens + result.completion_tokens, result.cost)
+            selected = self._selected(jobs, results)
+            done = [job for job in selected if results.has_final(job)]
             leases = LeaseFiles(self._out)
             self._driver = driver = Driver(
                 jobs,
+                selected,
                 results,
                 settings,
                 replace(worker_settings, token=leases.begin(), seal_key=_seal_key()),
                 # no cluster is needed where all is done
-                engine=self._engine if len(done) < len(jobs) else LocalEngine(),
+                engine=self._engine if len(done) < len(selected) else LocalEngine(),
                 leases=leases,
                 ledger=ledger,
                 dispatcher=self._dispatcher,
             )
             if self._stopped_by is not None:
                 driver.stop(self._stopped_by)
-            began = partial(
-                BatchBegan, directory=str(self._out), jobs=len(jobs), done=len(done), broken=len(broken)
-            )
+            began = partial(_began, results.of(done), str(self._out), len(selected), broken=len(broken))
             await driver.run(lambda workers: self._dispatcher.emit(began(workers=workers)))
-            result = summarize(results.of(jobs), settings.epochs)
-        result.directory, result.jobs, result.broken = str(self._out), len(jobs), len(broken)
+            result = summarize(results.of(selected), settings.epochs)
+            if not all(map(results.has_final, selected)):
+                result.stop_reason, result.is_refused = driver.stop_reason, driver.is_refused
+        result.directory, result.jobs, result.broken = str(self._out), len(selected), len(broken)
         result.tokens, result.cost, result.currency = ledger.tokens, ledger.cost, ledger.currency
-        if result.left:
-            result.stop_reason = driver.stop_reason
         result.signal = driver.signal
         self._dispatcher.emit(result)
         self._dispatcher.check()
@@ -231,19 +249,64 @@ class Batch:
             working_directory=os.getcwd(),
         )
 
-    def _jobs(self) -> tuple[list[Job], list[LineBroken]]:
+    async def _jobs(self, config: CheckedConfig) -> tuple[list[Job], list[LineBroken]]:
         settings = self._settings
         tasks, broken = read_tasks(
             self._tasks, sys.stdin.buffer, allow_outside_files=settings.allow_outside_files
         )
         templates = [each for each in settings.overrides if isinstance(each, str) and field_names(each)]
+        refuse_unknown_fields(templates, tasks)
+        checkers = [each for each in (settings.checker, *(task.checker for task in tasks)) if each]
+        problems: Mapping[str, tuple[int, str]] = {}
+        if checkers:
+            problems = await syntax_problems(checkers, config)
+        if (problem := problems.get(settings.checker or "")) is not None:
+            raise SettingError(f"{settings.checker_name}:{problem[0]}: this is no Python code: {problem[1]}")
         jobs: list[Job] = []
         for task in tasks:
             try:
+                if (problem := problems.get(task.checker or "")) is not None:
+                    raise TaskError(f"its `checker` is no Python code, in line {problem[0]}: {problem[1]}")
                 jobs += jobs_of(task, epochs=settings.epochs, overrides=templates, checker=settings.checker)
             except TaskError as error:
                 broken.append(LineBroken(line=task.line, problem=str(error)))
         return jobs, sorted(broken, key=lambda line: line.line)
+
+    def _selected(self, jobs: Sequence[Job], results: ResultStore) -> list[Job]:
+        """The jobs to run, and to report on; the others keep their results."""
+        settings = self._settings
+        ids = [*dict.fromkeys(job.task_id for job in jobs)]
+        for name in settings.only:
+            if name not in ids:
+                near = did_you_mean(name, ids)
+                raise SettingError(f"no task has the id {name!r}{near}")
+        wanted = {*[each for each in ids if not settings.only or each in settings.only][: settings.limit]}
+        selected = [job for job in jobs if job.task_id in wanted]
+        if settings.failed:
+            selected = [job for job in selected if results.has_failed(job)]
+        if len(selected) < len(jobs):
+            note = f"{len(selected)} of {len(jobs)} runs are selected; the others keep their results"
+            self._dispatcher.emit(BatchNoted(level="note", text=note))
+        return selected
+
+
+def _began(
+    before: Iterable[JobResult], directory: str, jobs: int, *, workers: int, broken: int
+) -> BatchBegan:
+    outcomes, correct = Counter[str](), Counter[bool | None]()
+    for result in before:
+        outcomes[result.outcome.value] += 1
+        correct[result.correct] += 1
+    return BatchBegan(
+        directory=directory,
+        jobs=jobs,
+        done=outcomes.total(),
+        workers=workers,
+        broken=broken,
+        outcomes=dict(outcomes),
+        right=correct[True],
+        wrong=correct[False],
+    )
 
 
 def _seal_key() -> str:

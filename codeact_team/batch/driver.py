@@ -16,16 +16,18 @@ from codeact_team.batch.leases import Lease, LeaseFiles
 from codeact_team.batch.results import (
     TASK_RESULT,
     BatchNoted,
+    Doing,
     JobResult,
     TaskBegan,
     TaskEnded,
     TaskOutcome,
+    TaskProgressed,
     TaskRetried,
 )
 from codeact_team.batch.settings import BatchSettings, WorkerSettings
-from codeact_team.batch.store import ResultStore
+from codeact_team.batch.store import ResultStore, described
 from codeact_team.batch.tasks import Job
-from codeact_team.batch.throttle import OUT_OF_BUDGET, BatchLedger, CallEnded, RateLimit, Report
+from codeact_team.batch.throttle import BATCH_ENDS, KEY_REFUSED, BatchLedger, CallEnded, RateLimit, Report
 from codeact_team.core.accounting import ModelUsage
 from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import CodeActTeamError, JournalError
@@ -45,12 +47,14 @@ class Driver:
 
     Attributes:
         stop_reason: Why the batch stopped before all jobs were done.
+        is_refused: Whether it stopped because a model's server refuses the key.
         signal: The signal that stopped it, if one did.
     """
 
     def __init__(
         self,
         jobs: Sequence[Job],
+        selected: Sequence[Job],
         results: ResultStore,
         settings: BatchSettings,
         worker_settings: WorkerSettings,
@@ -75,8 +79,12 @@ class Driver:
         self._ledger = ledger
         self._rate = RateLimit(settings.limits)
         self._dispatcher = dispatcher
-        self._pending = deque(job for job in jobs if not results.has_final(job))
-        self._under_way = 0
+        self._pending = deque(job for job in selected if not results.has_final(job))
+        self._under_way: dict[str, Job] = {}
+        self._refused: set[str] = set()
+        """The jobs whose calls were refused."""
+        self._is_served = False
+        """Whether a model has answered since the start."""
         self._changed = asyncio.Event()
         """Set, and replaced by a new one, whenever lanes should look for work again."""
         self._starting: set[asyncio.Timeout] = set()
@@ -84,6 +92,7 @@ class Driver:
         self._writing: asyncio.TimerHandle | None = None
         self._write_every = _WRITE_EVERY
         self.stop_reason: str | None = None
+        self.is_refused = False
         self.signal: Signals | None = None
 
     async def run(self, begun: Callable[[int], None]) -> None:
@@ -121,18 +130,27 @@ class Driver:
         """Begin no more jobs, and stop the running ones in order. Returns that it does."""
         self.stop_reason, self.signal = "it was stopped", number
         self._dispatcher.emit(BatchNoted(level="note", text="stopping: what runs is ended in order"))
+        self._stop_workers()
+        return True
+
+    def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.stop()
         self._wake()
-        return True
 
     async def admit(self, job: str) -> str | None:
-        await self._rate.admit(job)
-        refusal = self._ledger.refusal()
-        if refusal is not None:
+        await self._rate.admit(job, lambda: self._progress(job, Doing.WAITING))
+        refusal = self.stop_reason if self.is_refused else self._ledger.refusal()
+        if refusal is None:
+            self._progress(job, Doing.ASKING)
+        else:
             self.stop_reason = self.stop_reason or refusal
             self._rate.ended(job, CallEnded())
         return refusal
+
+    def _progress(self, name: str, doing: Doing) -> None:
+        if (job := self._under_way.get(name)) is not None:
+            self._dispatcher.emit(TaskProgressed(id=job.task_id, epoch=job.epoch, doing=doing))
 
     async def holds(self, job: str, lease: str) -> bool:
         newest = self._newest.get(job)
@@ -144,8 +162,19 @@ class Driver:
                 self._ledger.enter(job, report)
             case CallEnded():
                 self._rate.ended(job, report)
-            case TaskRetried() | BatchNoted():
+                self._progress(job, Doing.WORKING if report.is_answered else Doing.WAITING)
+                self._is_served = self._is_served or report.is_answered
+                if report.refusal is not None:
+                    self._refuse(job, report.refusal, is_certain=report.is_unauthorized)
+            case TaskRetried() | TaskProgressed() | BatchNoted():
                 self._dispatcher.emit(report)
+
+    def _refuse(self, job: str, refusal: str, *, is_certain: bool) -> None:
+        """Stop the batch if a server refuses the key, and not only what one task asks with it."""
+        self._refused.add(job)
+        if self.stop_reason is None and (is_certain or (len(self._refused) > 1 and not self._is_served)):
+            self.stop_reason, self.is_refused = f"{KEY_REFUSED}: {refusal}", True
+            self._stop_workers()
 
     async def _run_worker(self, lanes: int) -> None:
         """Run jobs on a worker, so many at a time; and on another one where that is lost."""
@@ -189,11 +218,11 @@ class Driver:
     async def _lane(self, worker: AnyWorker) -> None:
         """Run one job after the other."""
         while (job := await self._next_job(worker)) is not None:
-            self._under_way += 1
+            self._under_way[job.name] = job
             try:
                 await self._run(job, worker)
             finally:
-                self._under_way -= 1
+                del self._under_way[job.name]
                 self._wake()
 
     async def _run(self, job: Job, worker: AnyWorker) -> None:
@@ -256,11 +285,12 @@ class Driver:
 
     def _end(self, job: Job, result: JobResult) -> None:
         if result.outcome is TaskOutcome.STOPPED:
-            if (result.stop_reason or "").startswith(OUT_OF_BUDGET):
+            if (result.stop_reason or "").startswith(BATCH_ENDS):
                 self.stop_reason = self.stop_reason or result.stop_reason
             return
-        self._ledger.finish(job.name)
+        self._ledger.finish(job.name, result.prompt_tokens + result.completion_tokens, result.cost)
         self._results.add(job, result)
+        result = described(result, job)
         self._dispatcher.emit(TaskEnded(result=result, tokens=self._ledger.tokens, cost=self._ledger.cost))
         if self._writing is None:
             self._writing = asyncio.get_running_loop().call_later(self._write_every, self._write)

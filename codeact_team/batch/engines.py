@@ -52,11 +52,13 @@ class LocalEngine:
                 yield there
 
 
-_INSTALL = "tasks on a Ray cluster need ray: pip install 'codeact-team[ray]'"
+_INSTALL = "tasks on a Ray cluster need ray: pip install 'codeact-team[ray]'. With `--address local` they need no other machine"
 _HOW_TO_START = (
-    "start one by `ray start --head` and run this on one of its nodes, or name it by --address; `--address local` "
-    "starts one of this machine alone, for this batch"
+    "`--address local` starts one of this machine alone, for this batch; or start one by `ray start --head` and run this on one "
+    "of its nodes, or name one by --address"
 )
+_NONE_HERE = "Could not find any running"
+"""What Ray says where this machine is no node of a cluster."""
 _AUTO = "auto"
 _PATIENCE = 5.0
 """Seconds in which the head of a cluster takes a connection; Ray itself tries for two minutes."""
@@ -128,6 +130,9 @@ class RayEngine:
         except (TimeoutError, CodeActTeamError, WorkerLostError):
             answer, reason = {}, "it does not answer"
         if reason is not None:
+            if self._address == _AUTO and _NONE_HERE in reason:
+                raise SettingError(f"this machine is no node of a Ray cluster: {_HOW_TO_START}")
+            reason = " ".join(reason.split()).rstrip(".;")
             raise SettingError(
                 f"there is no Ray cluster at {self._address} that takes this one in ({reason}): {_HOW_TO_START}. One that "
                 "asks for a token needs RAY_AUTH_MODE=token on this machine, too"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from math import comb, sqrt
 from pathlib import Path
@@ -15,19 +17,44 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import JsonValue
 
-from codeact_team.batch.results import BatchResult, JobResult, Share, TaskOutcome
+from codeact_team.batch.results import BatchResult, JobResult, Share, TaskOutcome, WrongAnswer
 from codeact_team.batch.tasks import parse_exact_json, whole_number
-from codeact_team.config.components import DIRECTORY_FIELDS
+from codeact_team.config.components import DIRECTORY_FIELDS, PlacedComponent
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.scope import Scope
+from codeact_team.core.visibility import one_line
 from codeact_team.errors import SettingError
 
-_MAX_OBJECTION = 2000
+_MAX_OUTPUT = 2000
 """Characters."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _FILES = "task-files"
 """The directory of the task's files in the sandbox of a checker: no module can have this name."""
+_MOST_SHOWN = 10
+"""Wrong answers that a result of a batch shows."""
+_MAX_SHOWN = 100
+"""Characters of each text."""
+_REJECTED = 65
+"""The exit code of a checker that rejects the answer; one that fails has another one."""
+_JUDGE = f"""
+def _judge(source):
+    import linecache, sys, traceback
+    linecache.cache["<checker>"] = (len(source), None, source.splitlines(True), "<checker>")
+    try:
+        exec(compile(source, "<checker>", "exec"), globals())
+    except Exception as error:
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
+        sys.exit({_REJECTED} if isinstance(error, AssertionError) else 1)
+"""
+_COMPILE = """
+def _fails(source):
+    try:
+        compile(source, "<checker>", "exec", dont_inherit=True)
+    except Exception:
+        return True
+print(*[number for number, source in enumerate({checkers}) if _fails(source)])
+"""
 
 
 def matches(answer: str, expected: JsonValue) -> bool:
@@ -69,27 +96,84 @@ def _normal(value: Any) -> Any:
             return value
 
 
-async def objection_of(
-    checker: str, config: CheckedConfig, *, answer: str, expected: JsonValue, files: Path
-) -> str | None:
-    """Run a checker; its error message if it rejects the answer, which is hostile data, else ``None``.
+@dataclass(frozen=True)
+class Judgement:
+    """What a checker says of an answer.
 
-    The checker runs in a new sandbox of the first executor of the config, and rejects the answer by raising. It has the
+    Attributes:
+        is_right: Whether the answer is right; ``None`` if the checker has failed.
+        output: What a checker printed that rejected the answer, or failed: its error message; hostile data.
+        failure: Why the checker has failed, in a line; hostile data.
+    """
+
+    is_right: bool | None
+    output: str | None = None
+    failure: str | None = None
+
+
+async def judged(
+    checker: str, config: CheckedConfig, *, answer: str, expected: JsonValue, files: Path
+) -> Judgement:
+    """Run a checker, which judges an answer.
+
+    The checker runs in a new sandbox of the first executor of the config, and rejects the answer by an ``AssertionError``. It
+    fails by any other exception, and if it does not end in the time that the executor has for code. It has the
     variables ``answer``, ``expected`` and ``files``, the path of a directory with the files that the task made or changed.
     The directory ``files`` of this machine may be missing.
 
     Raises:
-        SettingError: If the config has no executor for it.
         SandboxError: If the sandbox does not start.
     """
     async with Scope():
         executor = _executor(config, files)
         await executor.prepare()
-        block = CodeBlock(code=f"{_given(answer, expected, files)}\n{checker}", language="python")
+        program = f"{_given(answer, expected, files)}\n{_JUDGE}\n_judge({checker!a})"
+        block = CodeBlock(code=program, language="python")
         result = await executor.execute_code_blocks([block], CancellationToken())
-    return (
-        None if result.exit_code == 0 else result.output[-_MAX_OBJECTION:].strip() or "the checker has failed"
-    )
+    if result.exit_code == 0:
+        return Judgement(is_right=True)
+    output = result.output[-_MAX_OUTPUT:].strip() or f"exit code {result.exit_code}"
+    if result.exit_code == _REJECTED:
+        return Judgement(is_right=False, output=output)
+    return Judgement(is_right=None, output=output, failure=output.splitlines()[-1])
+
+
+async def syntax_problems(checkers: Iterable[str], config: CheckedConfig) -> Mapping[str, tuple[int, str]]:
+    """Those of the ``checkers`` that are no Python: each with the line, counted from 1, and why.
+
+    The Python of a sandbox may be newer than this one, and is asked about code that this one does not understand.
+
+    Raises:
+        SettingError: If the config has no executor for checkers.
+        SandboxError: If the sandbox does not start.
+    """
+    found = {checker: problem for checker in checkers if (problem := _syntax_problem(checker)) is not None}
+    _executor_part(config)
+    if not found:
+        return found
+    async with Scope():
+        executor = _executor(config, None)
+        await executor.prepare()
+        block = CodeBlock(code=_COMPILE.format(checkers=ascii([*found])), language="python")
+        result = await executor.execute_code_blocks([block], CancellationToken())
+    if result.exit_code != 0:
+        return found
+    failing = result.output.split()
+    return {
+        checker: problem for number, (checker, problem) in enumerate(found.items()) if str(number) in failing
+    }
+
+
+def _syntax_problem(code: str) -> tuple[int, str] | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(code, "<checker>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return error.lineno or 1, error.msg
+    except (ValueError, MemoryError, RecursionError) as error:
+        # a null character, or brackets that are nested too deeply
+        return 1, str(error) or "it is nested too deeply"
+    return None
 
 
 def _given(answer: str, expected: JsonValue, files: Path) -> str:
@@ -102,20 +186,23 @@ def _given(answer: str, expected: JsonValue, files: Path) -> str:
     return f"__import__('os').rename({files.name!a}, {_FILES!r})\n{given}"
 
 
-def _executor(config: CheckedConfig, files: Path) -> StreamingCodeExecutor:
+def _executor_part(config: CheckedConfig) -> PlacedComponent:
     part = next((part for part in config.parts if issubclass(part.component, StreamingCodeExecutor)), None)
     if part is None:
         raise SettingError(
             "the checker has no sandbox to run in: the config has no code executor of codeact_team"
         )
+    return part
 
+
+def _executor(config: CheckedConfig, files: Path | None) -> StreamingCodeExecutor:
     def change(_: type, settings: dict[str, Any]) -> None:
-        settings["data"] = [str(files)] if files.is_dir() else []
+        settings["data"] = [str(files)] if files is not None and files.is_dir() else []
         # not in a workspace where the task may have left files
         for name in DIRECTORY_FIELDS:
             settings.pop(name, None)
 
-    made = config.only(part).with_settings(change).make()
+    made = config.only(_executor_part(config)).with_settings(change).make()
     assert isinstance(made, StreamingCodeExecutor)
     return made
 
@@ -153,6 +240,7 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
     outcomes: Counter[str] = Counter()
     accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))
     transient = 0
+    wrong: list[WrongAnswer] = []
     for result in results:
         outcomes[result.outcome.value] += 1
         transient += result.is_transient
@@ -161,6 +249,8 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
             passed[result.id].append(result.passes)
             if result.correct is not None:
                 right[result.id].append(result.correct)
+            if result.correct is False and len(wrong) < _MOST_SHOWN:
+                wrong.append(wrong_answer(result))
     counts = [(len(each), sum(each)) for each in passed.values()]
     # the powers of two, and all runs
     ks = sorted({*(1 << power for power in range(epochs.bit_length())), epochs}) if epochs > 1 else []
@@ -171,9 +261,22 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
         outcomes=dict(outcomes),
         transient=transient,
         wrong=sum(each.count(False) for each in right.values()),
+        wrong_answers=wrong,
         accuracy=_share(right),
         acceptance=_share(accepted),
         pass_at={k: round(chance, 6) for k, chance in chances.items() if chance is not None},
+    )
+
+
+def wrong_answer(result: JobResult) -> WrongAnswer:
+    """What is wrong with the answer in a result, cut short."""
+    expected = result.expected
+    if expected is not None and not isinstance(expected, str):
+        expected = json.dumps(expected, ensure_ascii=False)
+    last = (result.check or "").splitlines()[-1:]
+    given = (expected, result.answer, *(last or [None]))
+    return WrongAnswer(
+        result.id, result.epoch, *(None if text is None else one_line(text, _MAX_SHOWN) for text in given)
     )
 
 

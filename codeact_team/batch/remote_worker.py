@@ -20,7 +20,7 @@ from typing import Any
 from codeact_team.batch.carrying import Arrivals, packed
 from codeact_team.batch.child_process import ChildProcess, Message, MessageChannel, WorkerLostError
 from codeact_team.batch.leases import Lease
-from codeact_team.batch.results import BatchNoted, TaskRetried
+from codeact_team.batch.results import BatchNoted, TaskProgressed, TaskRetried
 from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
 from codeact_team.batch.throttle import CallEnded, DriverInterface, Report
 from codeact_team.core.accounting import ModelUsage
@@ -28,7 +28,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.errors import CodeActTeamError
 
 _REPORTS: dict[str, type[Report]] = {
-    kind.__name__: kind for kind in (CallEnded, ModelUsage, TaskRetried, BatchNoted)
+    kind.__name__: kind for kind in (CallEnded, ModelUsage, TaskRetried, TaskProgressed, BatchNoted)
 }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from signal import Signals
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.core.effects import Event
 
@@ -21,8 +21,22 @@ class TaskOutcome(StrEnum):
     """It could not run, or not continue, because of its input or of the environment."""
     PARKED = "parked"
     """It waits for the answer of a person."""
+    UNCHECKED = "checker failed"
+    """It is finished, and its checker could not judge the answer."""
     STOPPED = "stopped"
     """It was interrupted, and has no result yet."""
+
+
+class Doing(StrEnum):
+    """What a run of a task is at."""
+
+    STARTING = "starts"
+    WAITING = "waits to ask"
+    """For its turn, or after a call has failed."""
+    ASKING = "asks the model"
+    WORKING = "runs code"
+    """Or calls tools, or ends: whatever comes after an answer of the model."""
+    CHECKING = "runs the checker"
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,12 @@ class JobResult:
     Attributes:
         id: The id of the task.
         epoch: The number of this run of the task, counted from 1.
+        text: What to do.
+        expected: The right answer, where it is known.
         correct: Whether the answer is right, where that is known.
+
         answer: The answer, or the best so far if the work was not accepted; hostile data.
-        check: The error message of a checker that rejected the answer; hostile data.
+        check: The error message of a checker that rejected the answer, or failed; hostile data.
         run: The directory of its journal, relative to that of the batch.
         is_transient: Whether its infrastructure failed, so that it may succeed later.
     """
@@ -52,6 +69,8 @@ class JobResult:
     id: str
     epoch: int
     outcome: TaskOutcome
+    text: str = ""
+    expected: JsonValue = None
     correct: bool | None = None
     answer: str | None = None
     check: str | None = None
@@ -67,6 +86,11 @@ class JobResult:
     currency: str | None = None
     files: Sequence[ResultFile] = ()
     run: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run, or the checker of its answer, has failed."""
+        return self.outcome in (TaskOutcome.FAILED, TaskOutcome.UNCHECKED)
 
     @property
     def is_final(self) -> bool:
@@ -91,6 +115,9 @@ class BatchBegan(Event):
         directory: The directory of the results.
         jobs: The number of runs: tasks times epochs.
         done: How many of them are finished already.
+        outcomes: The number of these by outcome.
+        right: How many of their answers are right.
+        wrong: How many are wrong.
         workers: The number of processes that run them.
         broken: The number of lines that are not tasks.
     """
@@ -100,6 +127,9 @@ class BatchBegan(Event):
     done: int
     workers: int
     broken: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    right: int = 0
+    wrong: int = 0
 
 
 @dataclass(kw_only=True)
@@ -126,6 +156,15 @@ class TaskEnded(Event):
     result: JobResult
     tokens: int
     cost: float | None = None
+
+
+@dataclass(kw_only=True)
+class TaskProgressed(Event):
+    """A run of a task is ``doing`` something else now."""
+
+    id: str
+    epoch: int
+    doing: Doing
 
 
 @dataclass(kw_only=True)
@@ -156,6 +195,25 @@ class Share:
     tasks: int
 
 
+@dataclass(frozen=True)
+class WrongAnswer:
+    """An answer that is known to be wrong, cut short; hostile data.
+
+    Attributes:
+        id: The id of the task.
+        epoch: The number of the run.
+        expected: The right answer, where it is known.
+        answer: The answer; ``None`` if there was none.
+        check: The last line of what its checker said.
+    """
+
+    id: str
+    epoch: int
+    expected: str | None
+    answer: str | None
+    check: str | None
+
+
 @dataclass(kw_only=True)
 class BatchResult(Event, type="batch_result"):
     """The result of a batch; its last event.
@@ -171,10 +229,12 @@ class BatchResult(Event, type="batch_result"):
         acceptance: The share of accepted work, measured in the same way.
         pass_at: By k, the chance that at least one of k runs of a task is right, or accepted where that is not known.
         wrong: The number of answers that are known to be wrong.
+        wrong_answers: The first ten of them.
         tokens: The tokens that all runs have used.
         cost: What these have cost, where models have prices.
         currency: The currency of the cost.
-        stop_reason: Why the batch has ended before all runs had a result.
+        stop_reason: Why the batch has ended before all runs were finished.
+        is_refused: Whether that is because a model's server refused the key.
         signal: The signal that stopped it, if one did.
     """
 
@@ -187,10 +247,12 @@ class BatchResult(Event, type="batch_result"):
     acceptance: Share | None = None
     pass_at: dict[int, float]
     wrong: int = 0
+    wrong_answers: Sequence[WrongAnswer] = ()
     tokens: int = 0
     cost: float | None = None
     currency: str | None = None
     stop_reason: str | None = None
+    is_refused: bool = False
     signal: Signals | None = None
 
     @property
@@ -202,13 +264,14 @@ class BatchResult(Event, type="batch_result"):
     def exit_code(self) -> int:
         """0 if all runs are accepted and no answer is wrong, 128 + n if signal n stopped the batch.
 
-        Else the first that applies: 2 a line was broken or a run failed, 75 a run failed that may succeed later, 3 a run is
-        parked, 1 a run is not accepted, wrong, or without a result.
+        Else the first that applies: 2 a line was broken, a run or a checker failed, or the key was refused, 75 a run failed
+        that may succeed later, 3 a run is parked, 1 a run is not accepted, wrong, or without a result.
         """
         outcomes = self.outcomes
         if self.signal is not None:
             return 128 + self.signal
-        if self.broken or outcomes.get("failed", 0) > self.transient:
+        failed = outcomes.get(TaskOutcome.FAILED, 0) + outcomes.get(TaskOutcome.UNCHECKED, 0)
+        if self.broken or self.is_refused or failed > self.transient:
             return 2
         if self.transient:
             return 75

@@ -56,7 +56,11 @@ class BatchSettings(TaskSettings):
     overrides: Sequence[str | ForEvery] = ()
     allow_outside_files: bool = False
     checker: str | None = None
+    checker_name: str = "the checker"
     epochs: int = 1
+    limit: int | None = None
+    only: Sequence[str] = ()
+    failed: bool = False
     workers: int | None = None
     concurrency: int | None = None
     limits: BatchLimits = field(default_factory=BatchLimits)

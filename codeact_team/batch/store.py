@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeact_team.batch.results import TASK_RESULT, JobResult
@@ -20,7 +20,13 @@ class _Known:
     digest: str
     check: str = ""
     is_final: bool = False
+    has_failed: bool = False
     offset: int | None = None
+
+
+def described(result: JobResult, job: Job) -> JobResult:
+    """A result with what the tasks file says of its job."""
+    return replace(result, text=job.text, expected=job.expected)
 
 
 class ResultStore:
@@ -32,13 +38,14 @@ class ResultStore:
     Args:
         directory: The directory of the batch.
         batch: A digest of the config, which tells this batch from others.
+        former: The digest that an earlier version took for it.
 
     Raises:
         SettingError: If the directory has another batch, or cannot be made.
         JournalError: If another process uses it, or it cannot be read or written. So do all methods that write.
     """
 
-    def __init__(self, directory: Path, batch: str) -> None:
+    def __init__(self, directory: Path, batch: str, former: str = "") -> None:
         self.path = directory / "results.jsonl"
         self._log_path = directory / "batch.jsonl"
         self._known: dict[str, _Known] = {}
@@ -50,12 +57,12 @@ class ResultStore:
             raise SettingError(f"the directory {directory} cannot be made: {error.strerror}") from error
         self._log = Log(self._log_path)
         try:
-            self._read(batch)
+            self._read(batch, former)
         except BaseException:
             self._log.close()
             raise
 
-    def _read(self, batch: str) -> None:
+    def _read(self, batch: str, former: str) -> None:
         found = None
         with LogReader(self._log_path) as log, understood(self._log_path):
             for entry in log.new():
@@ -64,12 +71,13 @@ class ResultStore:
                 elif (name := entry.get("done")) is not None:
                     known = self._known[name]
                     known.check, known.offset = entry["check"], log.offset
-                    known.is_final = TASK_RESULT.validate_python(entry["result"]).is_final
+                    result = TASK_RESULT.validate_python(entry["result"])
+                    known.is_final, known.has_failed = result.is_final, result.has_failed
                 else:
                     found = entry["batch"]
         if found is None:
             self._log.append({"batch": batch})
-        elif found != batch:
+        elif found not in (batch, former):
             raise SettingError(
                 f"{self._log_path.parent} has the results of another config, or of other changes to it by -s: choose another "
                 "--out"
@@ -95,6 +103,11 @@ class ResultStore:
         known = self._known.get(job.name)
         return known is not None and known.is_final and known.check == job.check_digest
 
+    def has_failed(self, job: Job) -> bool:
+        """Whether the job, or the checker of its answer, has failed."""
+        known = self._known.get(job.name)
+        return known is not None and known.has_failed
+
     def begin(self, job: Job) -> None:
         """Record that a job begins."""
         if job.name not in self._known:
@@ -103,17 +116,24 @@ class ResultStore:
 
     def add(self, job: Job, result: JobResult) -> None:
         """Record the result of a job."""
-        dumped = TASK_RESULT.dump_python(result, mode="json")
+        dumped = TASK_RESULT.dump_python(result, mode="json", exclude={"text", "expected"})
         known = self._known[job.name]
         known.offset = self._log.append({"done": job.name, "check": job.check_digest, "result": dumped})
-        known.check, known.is_final = job.check_digest, result.is_final
+        known.check = job.check_digest
+        known.is_final, known.has_failed = result.is_final, result.has_failed
 
     def of(self, jobs: Sequence[Job]) -> Iterator[JobResult]:
-        """The results of those ``jobs`` that have one, in their order; each is read from disk when it is asked for."""
+        """The results of those ``jobs`` that have one, in their order; each is read from disk when it is asked for.
+
+        What another expected answer or checker has said of an answer is left out.
+        """
         for job in jobs:
             known = self._known.get(job.name)
             if known is not None and known.offset is not None:
-                yield TASK_RESULT.validate_python(entry_at(self._log_path, known.offset)["result"])
+                result = TASK_RESULT.validate_python(entry_at(self._log_path, known.offset)["result"])
+                if known.check != job.check_digest:
+                    result = replace(result, correct=None, check=None)
+                yield described(result, job)
 
     def write(self, jobs: Sequence[Job]) -> None:
         """Replace ``results.jsonl``. Blocks."""

@@ -42,7 +42,7 @@ class BatchTask:
         text: What to do.
         files: Files and directories of this machine that are copied into the workspace.
         expected: The right answer, where it is known: text, or JSON where agents answer in JSON.
-        checker: Python code that raises if the answer is wrong; it runs in a sandbox.
+        checker: Python code that raises an ``AssertionError`` if the answer is wrong; it runs in a sandbox.
         fields: All fields of the task, which replace ``{field}`` in overrides.
         line: Its line in the tasks file, counted from 1.
     """
@@ -127,6 +127,16 @@ def _used(fields: Mapping[str, JsonValue], overrides: Sequence[str]) -> dict[str
                 raise TaskError(f"-s {override.partition('=')[0]} asks for the field {name!r}{near}")
             used[name] = fields[name]
     return used
+
+
+def refuse_unknown_fields(overrides: Sequence[str], tasks: Sequence[BatchTask]) -> None:
+    """Raise a :class:`SettingError` if an override names a field that no task has."""
+    fields = {"id", "epoch", *(name for task in tasks for name in task.fields)}
+    for override in overrides if tasks else ():
+        for name in sorted(field_names(override) - fields):
+            near = did_you_mean(name, fields) or f"; they have {', '.join(sorted(fields))}"
+            place = override.partition("=")[0]
+            raise SettingError(f"-s {place} asks for the field {name!r}, which no task has{near}")
 
 
 def _name(task_id: str) -> str:

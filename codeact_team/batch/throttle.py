@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Protocol
 
 from pydantic import ConfigDict
 
-from codeact_team.batch.results import BatchNoted, TaskRetried
+from codeact_team.batch.results import BatchNoted, TaskProgressed, TaskRetried
 from codeact_team.core.accounting import ModelUsage
 from codeact_team.errors import SettingError
 
 OUT_OF_BUDGET = "the budget of the batch is used up"
 """The beginning of the reason why runs are interrupted that resume with a higher limit."""
+
+KEY_REFUSED = "the batch stops"
+"""The beginning of the reason why runs are interrupted that resume with the right key."""
+BATCH_ENDS = (OUT_OF_BUDGET, KEY_REFUSED)
 
 
 @dataclass(frozen=True)
@@ -25,14 +30,20 @@ class CallEnded:
         is_limited: Whether the server refused it because of too many requests.
         retry_after: Seconds for which the server then wants no more, where it says so.
         tokens: How many the call used.
+        is_answered: Whether the model has answered.
+        refusal: Why the server refuses the key, or this call with it.
+        is_unauthorized: Whether the refusal is about the key alone, so that all other calls will be refused, too.
     """
 
     is_limited: bool = False
     retry_after: float | None = None
     tokens: int = 0
+    is_answered: bool = False
+    refusal: str | None = None
+    is_unauthorized: bool = False
 
 
-Report = CallEnded | ModelUsage | TaskRetried | BatchNoted
+Report = CallEnded | ModelUsage | TaskRetried | TaskProgressed | BatchNoted
 """A usage covers all calls of the job's run so far, those from the journal included. The driver emits the events."""
 
 
@@ -125,9 +136,10 @@ class BatchLedger:
         self._jobs[job] = usage
         self.add(usage.tokens - before.tokens, usage.cost - before.cost)
 
-    def finish(self, job: str) -> None:
-        """Keep what a job has used for good."""
-        self._jobs.pop(job, None)
+    def finish(self, job: str, tokens: int, cost: float | None) -> None:
+        """Keep what a job has used for good; what its result says, if its run was finished before and only judged now."""
+        if self._jobs.pop(job, None) is None:
+            self.add(tokens, cost)
 
     def refusal(self) -> str | None:
         """Why no more may be used; ``None`` if more may."""
@@ -159,11 +171,13 @@ class RateLimit:
         """How many calls may be under way since a server had too many requests."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def admit(self, job: str) -> None:
-        """Wait until a call may begin."""
+    async def admit(self, job: str, waits: Callable[[], object] = lambda: None) -> None:
+        """Wait until a call may begin; ``waits`` is called if it may not at once."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((job, turn))
         self._pump()
+        if not turn.done():
+            waits()
         try:
             await turn
         except asyncio.CancelledError:

@@ -14,16 +14,26 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, Self
 
-from codeact_team.batch.evaluation import matches, objection_of
+from codeact_team.batch.evaluation import Judgement, judged, matches
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
-from codeact_team.batch.results import TASK_RESULT, JobResult, ResultFile, TaskOutcome, TaskRetried
+from codeact_team.batch.results import (
+    TASK_RESULT,
+    Doing,
+    JobResult,
+    ResultFile,
+    TaskOutcome,
+    TaskProgressed,
+    TaskRetried,
+)
+from codeact_team.batch.serving import changes_of_servers
 from codeact_team.batch.settings import JobConfigs, WorkerSettings, prices_of
 from codeact_team.batch.tasks import Job
-from codeact_team.batch.throttle import OUT_OF_BUDGET, CallEnded, DriverInterface
+from codeact_team.batch.throttle import BATCH_ENDS, CallEnded, DriverInterface
 from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
 from codeact_team.core.files import remove_named
+from codeact_team.errors import CodeActTeamError
 from codeact_team.executors.pool import SandboxPool
 from codeact_team.models.clients import ModelCall
 from codeact_team.runs.journal.recorded_run import RecordedRun
@@ -33,7 +43,9 @@ from codeact_team.runs.result import (
     RunResult,
     explain,
     is_of_infrastructure,
+    is_refused,
     is_too_many,
+    is_unauthorized,
     retry_after,
 )
 from codeact_team.runs.resuming import resumed
@@ -88,6 +100,7 @@ class Meter:
         """Perform an effect; a model call once the driver admits it. If it refuses, the run is cancelled."""
         if not isinstance(effect, ModelCall):
             return await do()
+        was_refused = False
         while True:
             if (refusal := await self._driver.admit(self._job.name)) is not None:
                 self._end(refusal)
@@ -95,11 +108,20 @@ class Meter:
             call = CallEnded()
             try:
                 outcome = await do()
-                call = CallEnded(tokens=outcome.usage.prompt_tokens + outcome.usage.completion_tokens)
+                tokens = outcome.usage.prompt_tokens + outcome.usage.completion_tokens
+                call = CallEnded(tokens=tokens, is_answered=True)
                 return outcome
             except Exception as error:
-                call = CallEnded(is_limited=is_too_many(error), retry_after=retry_after(error))
-                if not is_of_infrastructure(error) or (wait := self.take_retry(explain(error))) is None:
+                call = CallEnded(
+                    is_limited=is_too_many(error),
+                    retry_after=retry_after(error),
+                    refusal=explain(error) if is_refused(error) else None,
+                    is_unauthorized=is_unauthorized(error),
+                )
+                if is_refused(error) and not was_refused:
+                    # once more: the driver does not admit it if it takes the key for a wrong one
+                    was_refused, wait = True, 0.0
+                elif not is_of_infrastructure(error) or (wait := self.take_retry(explain(error))) is None:
                     raise
             finally:
                 self._driver.report(self._job.name, call)
@@ -216,8 +238,10 @@ class Worker:
             return replace(result, correct=False)
         if job.checker is None:
             return replace(result, correct=matches(result.answer, job.expected))
+        doing = TaskProgressed(id=job.task_id, epoch=job.epoch, doing=Doing.CHECKING)
+        self._driver.report(job.name, doing)
         checking = asyncio.ensure_future(
-            objection_of(
+            judged(
                 job.checker, self._configs.of(job), answer=result.answer, expected=job.expected, files=files
             )
         )
@@ -227,12 +251,19 @@ class Worker:
             if not checking.done():
                 # the run is kept, and its answer is judged the next time
                 return replace(result, outcome=TaskOutcome.STOPPED)
-            objection = checking.result()
+            judgement = checking.result()
+        except CodeActTeamError as error:
+            if is_of_infrastructure(error):
+                raise
+            judgement = Judgement(is_right=None, failure=explain(error))
         finally:
             stopping.cancel()
             checking.cancel()
             await asyncio.gather(checking, stopping, return_exceptions=True)
-        return replace(result, correct=objection is None, check=objection)
+        result = replace(result, correct=judgement.is_right, check=judgement.output)
+        if judgement.failure is None:
+            return result
+        return replace(result, outcome=TaskOutcome.UNCHECKED, error=judgement.failure)
 
     async def _until_free(self, directory: RunDirectory) -> None:
         """Wait until no process has the journal of a run open, but not without end."""
@@ -249,13 +280,14 @@ class Worker:
         last = RecordedRun(directory).result()
         if last is None or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
             return None
-        return None if last.files_due or (last.stop_reason or "").startswith(OUT_OF_BUDGET) else last
+        return None if last.files_due or (last.stop_reason or "").startswith(BATCH_ENDS) else last
 
     async def _run(
         self, job: Job, run: RunDirectory, files: Path, meter: Meter, held: HeldLease
     ) -> RunResult:
         if run.is_begun:
-            runner, task = resumed(run, policy=self._settings.policy, out=files)
+            servers = changes_of_servers(self._configs.of(job), run.config())
+            runner, task = resumed(run, overrides=servers, policy=self._settings.policy, out=files)
         else:
             runner, task = TeamRun(self._configs.of(job), record=run, out=files), job.text
         meter.attach(runner)
@@ -271,7 +303,7 @@ class Worker:
 def _result(job: Job, ended: RunResult) -> JobResult:
     outcome = TaskOutcome(ended.ending.value)
     error = ended.error
-    if (ended.stop_reason or "").startswith(OUT_OF_BUDGET):
+    if (ended.stop_reason or "").startswith(BATCH_ENDS):
         outcome = TaskOutcome.STOPPED
     elif ended.files_due:
         # the next start of the batch copies them, once that is possible

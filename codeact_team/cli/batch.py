@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
-
 from codeact_team.batch.batch import Batch
+from codeact_team.batch.evaluation import wrong_answer
 from codeact_team.batch.results import (
     BatchBegan,
     BatchNoted,
     BatchResult,
     JobResult,
     LineBroken,
+    TaskBegan,
     TaskEnded,
     TaskOutcome,
+    TaskProgressed,
     TaskRetried,
+    WrongAnswer,
 )
 from codeact_team.batch.settings import BatchSettings
+from codeact_team.cli.batch_table import BatchTable, Tally, named
 from codeact_team.cli.conversation import counted
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Event, Listener
-from codeact_team.core.visibility import cut, visible
+from codeact_team.core.visibility import cut
 
 _MARKS = {
     TaskOutcome.ACCEPTED: ("✓", "green"),
     TaskOutcome.NOT_ACCEPTED: ("✗", "yellow"),
     TaskOutcome.PARKED: ("…", "cyan"),
 }
-_FAILED = ("✗", "red")
-_MAX_REASON = 200
+_WRONG = ("✗", "yellow")
+_FAILED = ("!", "red")
+_MAX_REASON = 300
 """Characters."""
+_MOST_LINES = 3
+"""Lines that are named if many are left out for the same reason."""
 
 
 def batch_command(
     screen: Screen, config: str, tasks: str, out: Path, settings: BatchSettings, *, as_json: bool
 ) -> int:
     """Run a batch, and print its events and its result; returns the exit code."""
-    with _Progress(screen) as progress:
+    with _Progress(screen, tasks) as progress:
         listener: Listener = JsonLines() if as_json else progress
         result = asyncio.run(_stoppable(Batch(config, tasks, out, settings, listeners=[listener])))
     if result.signal is not None:
@@ -56,76 +62,97 @@ async def _stoppable(batch: Batch) -> BatchResult:
 
 
 class _Progress:
-    """A listener that prints a line for each result; on a terminal a progress bar, and lines for failures only."""
+    """A listener that prints a line for each result; on a terminal a live table, and lines only for results that are not right.
 
-    def __init__(self, screen: Screen) -> None:
+    Args:
+        tasks: The name of the tasks file.
+    """
+
+    def __init__(self, screen: Screen, tasks: str) -> None:
         self._screen = screen
-        self._counts = dict.fromkeys(("accepted", "failed"), 0)
-        self._done = self._all = 0
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._tasks = "line {}" if tasks == "-" else f"{tasks}:{{}}"
+        self._broken: dict[str, list[int]] = {}
+        """The lines that are left out, by the reason."""
+        self._reasons: dict[str, str] = {}
+        """By the reason of a failure, the first task that had it."""
+        self._within = ExitStack()
+        self._table: BatchTable | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._tell_broken()
+        self._within.close()
 
     def __call__(self, event: Event) -> None:
         notice = self._screen.notice
+        if not isinstance(event, LineBroken):
+            self._tell_broken()
         match event:
             case LineBroken():
-                notice("error", f"line {event.line} is left out: {cut(event.problem, _MAX_REASON)}")
+                self._broken.setdefault(event.problem, []).append(event.line)
             case BatchNoted():
                 notice("warning" if event.level == "warning" else "note", event.text)
             case TaskRetried():
                 when = f" in {event.seconds:g} s" if event.seconds else ""
-                name, reason = _named(event.id, event.epoch), cut(event.reason, _MAX_REASON)
-                notice("note", f"{name} is tried again{when}: {reason}", again=True)
+                name = named(event.id, event.epoch)
+                notice("note", f"{name} is tried again{when}: {self._told(event.reason, name)}", again=True)
             case BatchBegan():
                 self._begin(event)
+            case TaskBegan() if self._table is not None:
+                self._table.begin(event)
+            case TaskProgressed() if self._table is not None:
+                self._table.progress(event)
             case TaskEnded():
                 self._end(event)
             case BatchResult():
-                self.__exit__()
+                self._within.close()
                 _print_summary(self._screen, event)
             case _:
                 pass
 
+    def _told(self, reason: str, name: str) -> str:
+        """The reason of a failure in a line, and the next time only who had it before."""
+        line = cut(" ".join(reason.split()), _MAX_REASON)
+        first = self._reasons.setdefault(line, name)
+        return line if first == name else f"as {first}"
+
+    def _tell_broken(self) -> None:
+        """Tell which lines are left out; the same reason only once."""
+        broken, self._broken = self._broken, {}
+        for problem, lines in broken.items():
+            places = ", ".join(self._tasks.format(line) for line in lines[:_MOST_LINES])
+            more = f" and {len(lines) - _MOST_LINES} more" if lines[_MOST_LINES:] else ""
+            are = "is" if len(lines) == 1 else "are"
+            self._screen.notice("error", f"{places}{more} {are} left out: {cut(problem, _MAX_REASON)}")
+
     def _begin(self, event: BatchBegan) -> None:
-        self._done, self._all = event.done, event.jobs
+        self._tally = Tally(event)
         if event.done:
             self._screen.notice("note", f"{event.done} of {event.jobs} have their result from before")
-        if event.done == event.jobs:
-            return
-        self._bar = self._screen.bar(
-            TextColumn("{task.completed}/{task.total}", style="bold"),
-            BarColumn(bar_width=None, table_column=Column(ratio=1)),
-            TextColumn("{task.description}", style="dim"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-        )
-        if self._bar is not None:
-            self._task = self._bar.add_task("", total=event.jobs, completed=event.done)
+        self._table = BatchTable(event.done, event.jobs)
+        if event.done < event.jobs:
+            self._within.enter_context(self._screen.live(self._table))
 
     def _end(self, event: TaskEnded) -> None:
         result = event.result
-        self._done += 1
-        self._counts["accepted"] += result.outcome is TaskOutcome.ACCEPTED
-        self._counts["failed"] += result.outcome is TaskOutcome.FAILED
-        mark, style = _MARKS.get(result.outcome, _FAILED)
-        described = " · ".join([_named(result.id, result.epoch), *_described(result)])
-        if self._bar is None:
-            self._screen.text(f"{self._done}/{self._all} {mark} {described}")
-            return
-        if not result.is_final or result.correct is False:
-            self._screen.text(f"{mark} {described}", style)
-        parts = [f"{count} {what}" for what, count in self._counts.items() if count or what == "accepted"]
+        self._tally.add(event)
+        parts = [f"{count} {what}" for what, count in self._tally.counts().items()]
         parts.append(f"{event.tokens:,} tokens")
         if event.cost is not None:
             parts.append(f"{event.cost:,.4f}")
-        self._bar.update(self._task, completed=self._done, description=" · ".join(parts))
+        assert self._table is not None, "the batch has begun"
+        self._table.end(event, " · ".join(parts))
+        mark, style = _WRONG if result.correct is False else _MARKS.get(result.outcome, _FAILED)
+        name = named(result.id, result.epoch)
+        described = " · ".join([name, *_described(result)])
+        if (reason := result.error or result.objection) is not None:
+            described += f" · {self._told(reason, name)}"
+        if not self._screen.is_live:
+            self._screen.text(f"{self._table.done}/{self._table.jobs} {mark} {described}")
+        elif not result.is_final or result.correct is False:
+            self._screen.text(f"{mark} {described}", style)
 
 
 def _print_summary(screen: Screen, result: BatchResult) -> None:
@@ -134,37 +161,55 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
         outcomes.append(f"{result.left} not done")
     if result.broken:
         outcomes.append(f"{counted(result.broken, 'broken line')} left out")
-    screen.text(" · ".join(outcomes), "bold")
+    screen.text(" · ".join(outcomes) or "nothing to do", "bold")
     for what, share in (("right answers", result.accuracy), ("accepted", result.acceptance)):
         if share is not None:
             interval = f"95 % interval {share.low:.1%} to {share.high:.1%}"
             screen.text(f"{what}: {share.value:.1%} ({interval}, {counted(share.tasks, 'task')})")
     if result.pass_at:
         screen.text(" · ".join(f"pass@{k} {value:.1%}" for k, value in result.pass_at.items()))
+    _print_wrong_answers(screen, result)
     cost = "" if result.cost is None else f" · {result.cost:,.4f} {result.currency}"
     screen.text(f"{result.tokens:,} tokens{cost}")
     screen.text(f"results: {result.directory}/results.jsonl")
-    if result.left and result.signal is None and result.stop_reason is not None:
-        screen.notice("warning", result.stop_reason)
+    if result.signal is None and result.stop_reason is not None:
+        screen.notice("error" if result.is_refused else "warning", result.stop_reason)
     if result.left:
         screen.notice("note", "the same command goes on with what is not done")
-    elif result.transient:
+    elif (
+        result.transient
+        or result.outcomes.get(TaskOutcome.FAILED)
+        or result.outcomes.get(TaskOutcome.UNCHECKED)
+    ):
         screen.notice("note", "the same command tries again what has failed")
     if result.outcomes.get(TaskOutcome.PARKED):
         run = f"{result.directory}/runs/ID"
         screen.notice("note", f"to answer what is parked: codeact-team answer {run}; then the same command")
 
 
-def _named(task_id: str, epoch: int) -> str:
-    return visible(task_id) if epoch == 1 else f"{visible(task_id)} #{epoch}"
+def _print_wrong_answers(screen: Screen, result: BatchResult) -> None:
+    if not result.wrong:
+        return
+    screen.text("wrong answers:")
+    for wrong in result.wrong_answers:
+        screen.text(f"  {named(wrong.id, wrong.epoch)}: {_compared(wrong)}")
+    if (more := result.wrong - len(result.wrong_answers)) > 0:
+        screen.text(f'  and {more} more, with "correct": false in the results')
+
+
+def _compared(wrong: WrongAnswer) -> str:
+    """A wrong answer with the expected one."""
+    parts = [f"expected {wrong.expected}"] if wrong.expected is not None else []
+    parts.append("no answer" if wrong.answer is None else f"given {wrong.answer}")
+    if wrong.check is not None:
+        parts.append(wrong.check)
+    return ", ".join(parts)
 
 
 def _described(result: JobResult) -> list[str]:
     parts = [result.outcome.value]
     if result.correct is not None:
-        parts.append("right" if result.correct else "wrong")
+        parts.append("right" if result.correct else f"wrong: {_compared(wrong_answer(result))}")
     if result.steps:
         parts.append(counted(result.steps, "step"))
-    if (reason := result.error or result.objection) is not None:
-        parts.append(cut(" ".join(reason.split()), _MAX_REASON))
     return parts

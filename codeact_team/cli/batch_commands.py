@@ -65,6 +65,20 @@ def batch(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Run each task N times.")] = 1,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Run only the first N tasks, or those of --only.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Run only the task with this id. Repeatable.")
+    ] = None,
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--failed",
+            help="Run only tasks that have failed before, or whose checker has; not those that are wrong or not accepted, "
+            "whose results stay.",
+        ),
+    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", min=0.001, help="Stop a task when it has worked so long."),
@@ -131,14 +145,14 @@ def batch(
     """Run a team, or a single agent, on many tasks, each in a sandbox of its own.
 
     A task has a `text`, and may have an `id`, `files` to work with, the `expected` answer, or a `checker`: Python that
-    raises if `answer` is wrong, in a sandbox. A line that is broken is reported, and the others run.
+    raises an AssertionError if `answer` is wrong, in a sandbox. A line that is broken is reported, and the others run.
 
     DIR gets results.jsonl, with a line for each task, runs/, where show, resume and replay find each run, and files/, with
     what each has made or changed. The same command goes on where it was interrupted: what is done is skipped, what was half
     done is resumed, and what has failed is tried again.
 
-    Exit codes: 0 all accepted and no answer wrong, 1 not all, 2 bad input or environment, a broken line or a task that
-    failed, 3 some are parked, until a person has answered, 75 some failed that may succeed later, 129 hung up, 130
+    Exit codes: 0 all accepted and no answer wrong, 1 not all, 2 bad input or environment, a broken line, a task or a
+    checker that failed, 3 some are parked, until a person has answered, 75 some failed that may succeed later, 129 hung up, 130
     interrupted, 143 terminated.
     """
     with reported(working=not as_json) as screen:
@@ -153,7 +167,11 @@ def batch(
                 policy=policy_of(allow, allow_unsafe),
                 allow_outside_files=allow_outside_files,
                 checker=None if checker is None else read_file(checker, "the checker"),
+                checker_name="the checker" if checker is None else str(checker),
                 epochs=epochs,
+                limit=limit,
+                only=only or (),
+                failed=failed,
                 seconds=timeout,
                 workers=workers,
                 concurrency=concurrency,

@@ -15,7 +15,8 @@ from functools import partial
 from signal import SIGINT, SIGPIPE
 
 import typer
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 from rich.syntax import Syntax
@@ -71,6 +72,7 @@ class Screen:
         self._err = _Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._notices: set[str] = set()
         self._working: Progress | None = None
+        self._live: Live | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_mid_line = False
         self._held: list[Callable[[], None]] | None = None
@@ -127,7 +129,9 @@ class Screen:
             self.begin_line()
         label = "" if level == "note" else f"{level}: "
         notice = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
-        self._show(partial(self._err.print, notice, soft_wrap=True))
+        # the live part would be drawn over it
+        console = self._out if self._live is not None and self._err.is_terminal else self._err
+        self._show(partial(console.print, notice, soft_wrap=True))
 
     def begin_line(self) -> None:
         """Begin a new line, unless the last one has ended."""
@@ -153,23 +157,31 @@ class Screen:
     def work(self) -> None:
         """Show on a terminal that work goes on, until something is printed."""
         self.close()
-        if self._can_show_work:
+        if self.is_live:
             self._show_work()
 
     def wait(self) -> None:
         """As :meth:`work`, but only where nothing is printed for a while. Needs a running event loop."""
         self.close()
-        if self._held is None and self._can_show_work:
+        if self._held is None and self.is_live:
             self._timer = asyncio.get_running_loop().call_later(_SILENCE, self._show_work)
 
-    def bar(self, *columns: ProgressColumn) -> Progress | None:
-        """Show below all that is printed how far something is, until it is stopped; ``None`` where there is no terminal."""
+    @contextmanager
+    def live(self, renderable: RenderableType) -> Generator[None]:
+        """Within it, show something below all that is printed, and refresh it; does nothing without a terminal."""
         self.close()
-        if not self._can_show_work:
-            return None
-        progress = self._progress(*columns, expand=True)
-        self._show_now(progress.start)
-        return progress
+        if not self.is_live:
+            yield
+            return
+        self._live = Live(
+            renderable, console=self._out, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._show_now(self._live.start)
+        try:
+            yield
+        finally:
+            live, self._live = self._live, None
+            self._show_now(live.stop)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -181,7 +193,8 @@ class Screen:
             self._show_now(working.stop)
 
     @property
-    def _can_show_work(self) -> bool:
+    def is_live(self) -> bool:
+        """Whether printed lines can be changed later."""
         return self._out.is_terminal and not self._out.is_dumb_terminal
 
     def _print(self, text: Text, *, end: str = "\n") -> None:
@@ -216,12 +229,11 @@ class Screen:
         self._working.add_task("working")
         self._show_now(self._working.start)
 
-    def _progress(self, *columns: ProgressColumn, expand: bool = False) -> Progress:
+    def _progress(self, *columns: ProgressColumn) -> Progress:
         return Progress(
             *columns,
             console=self._out,
             transient=True,
-            expand=expand,
             redirect_stdout=False,
             redirect_stderr=False,
         )

@@ -96,6 +96,16 @@ def is_too_many(error: BaseException) -> bool:
     return _status(error) == 429 and not _quota_is_used_up(error)
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether a model's server refuses the key, or this call with it."""
+    return _status(error) in (401, 403)
+
+
+def is_unauthorized(error: BaseException) -> bool:
+    """Whether a model's server does not accept the key."""
+    return _status(error) == 401
+
+
 def _status(error: BaseException) -> int | None:
     """The HTTP status with which a model's server has refused, if it has."""
     status = getattr(error, "status_code", None)

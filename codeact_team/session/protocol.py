@@ -28,6 +28,18 @@ MAX_CALLS_AT_ONCE, MAX_CALL_BYTES_AT_ONCE = 64, 4 * MIB
 """The limits for the unanswered calls of a block: their number and total size. The interpreter holds back what exceeds
 them, so more are an attack."""
 
+LAUNCHER = """
+import posix, sys
+size = int(sys.argv.pop(2))
+source = b""
+while len(source) < size:
+    source += posix.read(int(sys.argv[1]), size - len(source)) or sys.exit("the runner did not arrive")
+exec(source)
+"""
+"""The program of a command line that starts the runner: it reads ``runner/bootstrap.py``, so that lists of processes stay
+legible. Its arguments are the descriptor, the size of that source, and those of the bootstrap behind the descriptor. All that
+it imports is built in."""
+
 MAX_FORKS = 64
 """How many sessions, forks included, there may be in one sandbox at a time."""
 FORK_HEAD = struct.Struct(">I")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 from codeact_team.sandbox.base import LoadedAhead
+from codeact_team.session.protocol import LAUNCHER
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.sandbox.system"
@@ -39,8 +40,13 @@ _MARSHAL_VERSION = 2
 _Source = tuple[str, bool, str | bytes]
 
 
-@cache
 def payload(*, plain: bool = False) -> bytes:
+    """The first input of :func:`command`: the bootstrap, and then the modules that it loads."""
+    return _bootstrap().encode() + _modules_inside(plain=plain)
+
+
+@cache
+def _modules_inside(*, plain: bool) -> bytes:
     """All modules that run inside, in the form that ``runner/bootstrap.py`` reads."""
     root = resources.files(_PACKAGE)
     files = {
@@ -106,16 +112,18 @@ def _standard() -> dict[str, _Source]:
 @cache
 def loaded_ahead() -> LoadedAhead:
     """The supervisor, for a sandbox whose Python is plain. See :func:`command`."""
-    return LoadedAhead(_bootstrap(), payload(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
+    return LoadedAhead(_bootstrap(), _modules_inside(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
 
 
+@cache
 def _bootstrap() -> str:
     return (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
 
 
 def command(python: str, *, plain: bool = False) -> Sequence[str]:
     """How to start the supervisor; its first input is the :func:`payload`."""
-    source = (_bootstrap(), "0", str(len(payload(plain=plain))))
+    sizes = len(_bootstrap().encode()), len(_modules_inside(plain=plain))
+    source = (LAUNCHER, "0", *map(str, sizes))
     if plain:
         return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]
     # isolated, without site, so that nothing runs that code may have left in the sandbox

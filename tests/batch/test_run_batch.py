@@ -18,7 +18,7 @@ from support.waiting import until
 
 from codeact_team.batch.batch import Batch, run_batch
 from codeact_team.batch.engines import LocalEngine
-from codeact_team.batch.evaluation import objection_of
+from codeact_team.batch.evaluation import judged
 from codeact_team.batch.results import BatchNoted
 from codeact_team.batch.settings import BatchSettings, WorkerSettings
 from codeact_team.batch.throttle import BatchLimits, DriverInterface
@@ -218,7 +218,8 @@ async def test_files_of_a_task_are_no_modules_for_a_checker_in_a_process_of_its_
     checker = (
         "import os, statistics\nassert statistics.mean([1, 3]) == 2 and os.listdir(files) == ['__init__.py']"
     )
-    assert await objection_of(checker, config, answer="", expected=None, files=files) is None
+    judgement = await judged(checker, config, answer="", expected=None, files=files)
+    assert judgement.is_right, judgement.output
 
 
 async def test_several_epochs_are_runs_of_their_own(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_what_a_job_has_spent_counts_once_when_it_goes_on_elsewhere() -> None:
     ledger.enter("a", ModelUsage(completion_tokens=20))
     assert (ledger.tokens, ledger.refusal()) == (70, None)
     ledger.enter("a", ModelUsage(completion_tokens=30))
-    ledger.finish("a")
+    ledger.finish("a", 0, None)
     assert ledger.tokens == 80
     ledger.enter("b", ModelUsage(prompt_tokens=1, cost=1.0))
     assert ledger.cost == pytest.approx(1.25)

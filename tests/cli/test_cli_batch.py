@@ -14,7 +14,8 @@ import pytest
 from batch.batches import coder, doubling, numbers, results
 from command_line import codeact_team, environment, lines
 from support.fork_server import start
-from support.openai_server import AnyReply, Body, ScriptedServer, Slow, Text
+from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
+from terminal import on_a_terminal
 
 
 def prepare(folder: Path, base_url: str, tasks: list[dict[str, Any]], **settings: Any) -> list[str]:
@@ -34,16 +35,18 @@ def test_a_batch_prints_a_line_for_each_task_and_what_came_of_all(tmp_path: Path
         assert sorted(line.partition(" ")[2] for line in first.splitlines()) == [
             "✓ n1 · accepted · right · 1 step",
             "✓ n2 · accepted · right · 1 step",
-            "✓ odd · accepted · wrong · 1 step",
+            "✗ odd · accepted · wrong: expected 7, given 6 · 1 step",
         ]
         assert summary[0].splitlines() == [
             " · 1 broken line left out",
             "right answers: 66.7% (95 % interval 20.8% to 93.9%, 3 tasks)",
             "accepted: 100.0% (95 % interval 43.9% to 100.0%, 3 tasks)",
+            "wrong answers:",
+            "  odd: expected 7, given 6",
             "660 tokens",
             "results: out/results.jsonl",
         ]
-        assert "error: line 4 is left out: it has no `text`" in result.stderr
+        assert "error: tasks.jsonl:4 is left out: it has no `text`" in result.stderr
         # what is done is not done again
         again = codeact_team(*arguments, cwd=tmp_path)
         assert "3 of 3 have their result from before" in again.stderr
@@ -60,11 +63,104 @@ def test_programs_read_events(tmp_path: Path) -> None:
         "batch_noted",
         "batch_began",
         "task_began",
+        *["task_progressed"] * 4,
         "task_ended",
         "batch_result",
     ]
-    assert events[4]["result"] == results(tmp_path / "out")[0]
-    assert (events[5]["outcomes"], events[5]["left"], events[5]["exit_code"]) == ({"accepted": 1}, 0, 0)
+    assert [event["doing"] for event in events if "doing" in event] == ["asks the model", "runs code"] * 2
+    ended, batch = events[-2:]
+    assert ended["result"] == results(tmp_path / "out")[0]
+    assert (batch["outcomes"], batch["left"], batch["exit_code"]) == ({"accepted": 1}, 0, 0)
+
+
+def test_the_wrong_answers_are_listed_up_to_a_number(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        tasks = [{**task, "expected": "two\nlines" if task["id"] == "n1" else 0} for task in numbers(12)]
+        arguments = prepare(tmp_path, server.base_url, tasks)
+        result = codeact_team(*arguments, cwd=tmp_path)
+        again = codeact_team(*arguments, cwd=tmp_path)
+    for stdout in (result.stdout, again.stdout):
+        _, _, listed = stdout.partition("wrong answers:\n")
+        assert listed.splitlines()[:11] == [
+            "  n1: expected two lines, given 2",
+            *(f"  n{n}: expected 0, given {2 * n}" for n in range(2, 11)),
+            '  and 2 more, with "correct": false in the results',
+        ]
+
+
+def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "checker.py").write_text("assert answer\nassert (")
+    with ScriptedServer.in_thread([]) as server:
+        tasks = [{**task, "steps": 3} for task in numbers(9)]
+        arguments = prepare(tmp_path, server.base_url, tasks)
+        for changed, said in [
+            (
+                ["-s", "config.max_steps={stepz}"],
+                "the field 'stepz', which no task has; did you mean 'steps'?",
+            ),
+            (["--checker", "checker.py"], "checker.py:2: this is no Python code: '(' was never closed"),
+            (["--only", "n10"], "no task has the id 'n10'; did you mean 'n1'?"),
+        ]:
+            result = codeact_team(*arguments, *changed, cwd=tmp_path)
+            assert (result.returncode, result.stderr.count("error:")) == (2, 1), result.stderr
+            assert said in result.stderr
+
+
+def test_lines_that_are_broken_for_the_same_reason_are_told_together(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(doubling) as server:
+        broken = [{"text": "Go.", "checker": "assert ("} for _ in range(5)]
+        result = codeact_team(*prepare(tmp_path, server.base_url, [*numbers(1), *broken]), cwd=tmp_path)
+    assert result.stderr.count("error:") == 1
+    places = "tasks.jsonl:2, tasks.jsonl:3, tasks.jsonl:4 and 2 more are left out"
+    assert (
+        f"error: {places}: its `checker` is no Python code, in line 1: '(' was never closed" in result.stderr
+    )
+
+
+def test_a_failure_of_many_tasks_is_explained_once(tmp_path: Path) -> None:
+    with ScriptedServer.in_thread(lambda _: HttpError(404)) as server:
+        result = codeact_team(*prepare(tmp_path, server.base_url, numbers(4)), cwd=tmp_path)
+    assert result.stdout.count("(404)") == 1
+    assert result.stdout.count("failed · as n") == 3
+
+
+def test_a_wrong_key_ends_a_batch_at_once_and_the_right_one_goes_on(tmp_path: Path) -> None:
+    reply: list[AnyReply] = [HttpError(401)]
+
+    def replying(body: Body) -> AnyReply:
+        return reply[0] if reply else doubling(body)
+
+    with ScriptedServer.in_thread(replying) as server:
+        arguments = [*prepare(tmp_path, server.base_url, numbers(30)), "--concurrency", "1"]
+        refused = codeact_team(*arguments, cwd=tmp_path)
+        assert len(server.requests) == 1
+        assert (refused.returncode, refused.stderr.count("(401)")) == (2, 1), refused.stderr
+        assert "error: the batch stops: the model's server does not accept the API key" in refused.stderr
+        assert "30 not done" in refused.stdout
+        reply.clear()
+        key = "config.model_client.config.api_key=the-right-one"
+        result = codeact_team(*arguments, "-s", key, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "30 accepted" in result.stdout
+
+
+def test_a_terminal_shows_what_tasks_are_doing(tmp_path: Path) -> None:
+    def reply(body: Body) -> AnyReply:
+        # the others come to their second call
+        return Slow(60, Text("never")) if "Double 2" in str(body["messages"]) else doubling(body)
+
+    with ScriptedServer.in_thread(reply) as server:
+        tasks = numbers(3)
+        tasks[2]["expected"] = 7
+        arguments = prepare(tmp_path, server.base_url, tasks)
+        with on_a_terminal(*arguments, cwd=tmp_path) as terminal:
+            terminal.wait_for("✗ n3 · accepted · wrong: expected 7, given 6 · 1 step")
+            terminal.wait_for("n2  asks the model  call 1  0:00:0")
+            terminal.wait_for("2/3")
+            terminal.wait_for("1 right · 1 wrong · 440 tokens")
+            terminal.type("\x03")
+            terminal.wait_for("2 accepted · 1 not done")
+            assert terminal.end() == 130
 
 
 def test_ctrl_c_stops_it_in_order_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -130,7 +226,7 @@ def test_files_outside_the_directory_of_the_tasks_are_refused_without_a_flag(tmp
         arguments = prepare(tmp_path / "here", server.base_url, [task, numbers(2)[1]])
         refused = codeact_team(*arguments, cwd=tmp_path / "here")
         assert refused.returncode == 2
-        assert "error: line 1 is left out" in refused.stderr
+        assert "error: tasks.jsonl:1 is left out" in refused.stderr
         assert "--allow-outside-files" in " ".join(refused.stderr.split())
         allowed = codeact_team(*arguments, "--allow-outside-files", cwd=tmp_path / "here")
         assert allowed.returncode == 0, allowed.stderr

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.processes import processes_below
 from support.supervisor import Supervised, supervised, wait_for
 
 from codeact_team.sandbox.system.framing import frame
@@ -208,6 +209,14 @@ def test_without_ctypes_it_says_so_and_ends(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert b"no ctypes" in ended.stdout
+
+
+def test_its_processes_are_legible_in_a_list_of_processes(supervisor: Supervised) -> None:
+    supervisor.run("1")
+    for process in (supervisor.process.pid, *processes_below(supervisor.process.pid)):
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+        assert len(command) < 500
+        assert b"codeact_team.session.runner" in command
 
 
 def test_costs_nothing_while_nothing_happens(supervisor: Supervised) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
-from codeact_team.session.protocol import FROM_INTERPRETER, RUN_HEAD, TOKEN_BYTES, Kind
+from codeact_team.session.protocol import FROM_INTERPRETER, LAUNCHER, RUN_HEAD, TOKEN_BYTES, Kind
 
 _TIMEOUT = 60.0
 """Seconds after which a test fails; nothing here takes a tenth of it."""
@@ -86,15 +86,16 @@ class RunningInterpreter:
         self._output, output = os.pipe()
         self._control, control = socket.socketpair()
         payload = shipping.payload()
-        bootstrap = (resources.files("codeact_team.session") / "runner" / "bootstrap.py").read_text()
+        bootstrap = (resources.files("codeact_team.session") / "runner" / "bootstrap.py").read_bytes()
         arguments = [
             str(commands),
-            str(len(payload)),
+            str(len(bootstrap)),
+            str(len(payload) - len(bootstrap)),
             "codeact_team.session.runner.interpreter.interpreter",
             str(commands),
         ]
         self.process = subprocess.Popen(
-            [python, "-u", "-c", bootstrap, *arguments, str(reports), str(answers), str(control.fileno())],
+            [python, "-u", "-c", LAUNCHER, *arguments, str(reports), str(answers), str(control.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -25,8 +25,10 @@ def small_disk(folder: Path, size: str) -> Generator[None]:
     )
     if mount.returncode:
         pytest.skip(f"nothing can be mounted here: {mount.stderr}")
-    yield
-    subprocess.run(["umount", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 def leave_free(folder: Path, pages: int) -> None:

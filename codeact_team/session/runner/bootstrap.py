@@ -1,4 +1,4 @@
-"""Loads the runner from a byte stream, so that an image needs nothing of ours. Run by ``python -c``.
+"""Loads the runner from a byte stream, so that an image needs nothing of ours. Run by the launcher of ``session.protocol``.
 
 A process may also load it ahead, and run it in its forks.
 

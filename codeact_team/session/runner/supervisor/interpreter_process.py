@@ -29,6 +29,7 @@ from codeact_team.session.protocol import (
     BORN,
     FROM_INTERPRETER,
     KIB,
+    LAUNCHER,
     MAX_ANSWER_BYTES,
     MAX_CALLS_AT_ONCE,
     TOKEN_BYTES,
@@ -265,11 +266,13 @@ class InterpreterProcess:
         arguments = [*map(str, self._theirs)]
         argv, payload = None, b""
         if not context.is_plain:
-            payload = marshal.dumps((context.sources, {}))
+            modules = marshal.dumps((context.sources, {}))
             _, _, bootstrap = context.sources[f"{_RUNNER}.bootstrap"]
             assert isinstance(bootstrap, str), "it comes as source, so that any Python can run it"
-            source = (arguments[0], str(len(payload)), INTERPRETER)
-            argv = [sys.executable, "-u", "-c", bootstrap, *source, *arguments]
+            source = bootstrap.encode()
+            sizes = str(len(source)), str(len(modules))
+            argv = [sys.executable, "-u", "-c", LAUNCHER, arguments[0], *sizes, INTERPRETER, *arguments]
+            payload = source + modules
         context.is_plain = False
         try:
             self.pid = context.start(
