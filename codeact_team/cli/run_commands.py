@@ -20,6 +20,7 @@ from codeact_team.cli.options import (
     Out,
     Output,
     Overrides,
+    Package,
     Quiet,
     RecordMib,
     Run,
@@ -46,6 +47,7 @@ def run(
     model: Model = None,
     base_url: BaseUrl = None,
     data: Data = None,
+    package: Package = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
@@ -76,7 +78,7 @@ def run(
         from codeact_team.runs.run import TeamRun
 
         wanted = read_task(task, file)
-        changes = changes_of(overrides, model, base_url, data)
+        changes = changes_of(overrides, model, base_url, data, package)
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
             runner = TeamRun(
@@ -207,6 +209,7 @@ def chat(
     model: Model = None,
     base_url: BaseUrl = None,
     data: Data = None,
+    package: Package = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     as_json: Json = False,
@@ -222,7 +225,7 @@ def chat(
         from codeact_team.cli.chat import chat_command
         from codeact_team.runs.run import TeamRun
 
-        changes = changes_of(overrides, model, base_url, data)
+        changes = changes_of(overrides, model, base_url, data, package)
         with traced(screen):
             runner = TeamRun(config, overrides=changes, policy=policy_of(allow, allow_unsafe))
             code = chat_command(screen, runner, as_json=as_json)

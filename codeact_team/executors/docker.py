@@ -123,8 +123,8 @@ class DockerEnvironment(Environment):
             must_share=self._config.work_dir is not None,
         )
 
-    def _make_temporary(self, workspace: Path) -> Sandbox:
-        return DockerSandbox(self._config)
+    def _make_temporary(self, workspace: Path, packages: Path | None = None) -> Sandbox:
+        return DockerSandbox(self._config, packages=packages)
 
     @property
     def has_network(self) -> bool:
