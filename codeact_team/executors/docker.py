@@ -142,6 +142,9 @@ class DockerEnvironment(Environment):
     def _room(self) -> tuple[int | None, str]:
         return (self._config.tmpfs_mib, "tmpfs_mib") if self._is_inside else super()._room()
 
+    def _disk(self) -> Path | None:
+        return None if self._is_inside else super()._disk()
+
     def _files(self) -> WorkspaceFiles:
         sandbox = self.sandbox
         if isinstance(sandbox, DockerSandbox) and not sandbox.shared:

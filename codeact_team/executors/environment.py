@@ -6,11 +6,13 @@ import asyncio
 import logging
 import os
 import re
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import gettempdir
 
 from packaging.utils import canonicalize_name
 
@@ -18,16 +20,18 @@ from codeact_team.core.aio import Turns
 from codeact_team.core.execution import WELL_KNOWN
 from codeact_team.core.files import resolved
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
-from codeact_team.errors import SandboxError
+from codeact_team.core.visibility import readable
+from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.packages.provision import Provision, throw_away_sandbox
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
 from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, take_snapshot
-from codeact_team.executors.workspace.given import GivenData
+from codeact_team.executors.workspace.given import Given, GivenData
 from codeact_team.executors.workspace.preview import previewed, previews, readers_of
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.sandbox.base import Sandbox, above_default
+from codeact_team.session.protocol import MIB
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +149,31 @@ class Environment(ABC):
         # only such a workspace can have files already
         is_made = self._config.work_dir is not None
         await self.workspace.check(self._host_files() if is_made else None)
+        await asyncio.to_thread(self._refuse_too_much, await self.workspace.given())
         await self.provide(report)
+
+    def _refuse_too_much(self, given: Sequence[Given]) -> None:
+        """Refuse data that the disk of the workspace has no room for, before a model is asked. Copies there are replaced."""
+        if not given or (disk := self._disk()) is None:
+            return
+        there = self._config.work_dir
+        size = sum(
+            one.size for one in given if there is None or not _has_size(Path(there, one.path), one.size)
+        )
+        if size > (free := shutil.disk_usage(disk).free):
+            raise SettingError(
+                f"data: there is no room for it in {disk}, where the workspace is: it has {size // MIB:,} MiB, and "
+                f"{free // MIB:,} MiB are left"
+            )
+
+    def _disk(self) -> Path | None:
+        """A directory on the disk of the workspace; ``None`` if that is in a container."""
+        work_dir = self._config.work_dir
+        if work_dir is None:
+            return Path(gettempdir())
+        return next(
+            (path for path in [Path(work_dir), *Path(work_dir).absolute().parents] if path.is_dir()), None
+        )
 
     @property
     def is_prepared(self) -> bool:
@@ -163,20 +191,20 @@ class Environment(ABC):
             wanted = await self._missing_readers()
             self._readers = list(wanted)
             if wanted:
-                named = ", ".join(f"{package}, which reads {path}" for package, path in wanted.items())
-                logger.info("added to the packages of the code: %s", named)
+                named = ", ".join(f"{package} (for {readable(path)})" for package, path in wanted.items())
+                logger.info("added to the packages of the code, to read the data: %s", named)
                 self.packages.request(self._with_readers())
         try:
             return await self.packages.provide(report)
         except SandboxError as error:
             if not self._readers:
                 raise
-            names, self._readers = " ".join(self._readers), []
+            names, self._readers = ", ".join(self._readers), []
             self.packages.request(self._requested)
             path = await self.packages.provide(report)
             logger.warning(
-                "the code has no %s to read the data with: %s. To read it all the same, give the data as CSV, name an image "
-                "that has the package, or let this machine reach an index of packages",
+                "the code has no %s to read the data with: give the data as CSV, use an image that has the package, or let "
+                "this machine reach an index of packages: %s",
                 names,
                 error,
             )
@@ -324,6 +352,13 @@ def _shown(packages: _Packages) -> Iterator[tuple[str, str]]:
         common = canonicalize_name(name)
         if common not in _TOOLS and _NAME.fullmatch(common) and _VERSION.fullmatch(version):
             yield common, version
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return os.lstat(path).st_size == size
+    except OSError:
+        return False
 
 
 def _files_in(directory: Path) -> list[DataFile]:

@@ -163,16 +163,21 @@ class GivenData:
                 size += one.size
                 if self._mib is not None and size > self._mib * MIB:
                     raise SettingError(
-                        f"data: {path} is too much: {self._field} is {self._mib}, and the data has more MiB"
+                        f"data: {path} does not fit: {self._field} is {self._mib}, and the data up to there has "
+                        f"{size / MIB:,.1f} MiB: give less, or raise {self._field}"
                     )
                 if self._files is not None and len(found) > self._files:
                     raise SettingError(
-                        f"data: {path} is too much: workspace_files is {self._files}, and the data has more files"
+                        f"data: {path} does not fit: workspace_files is {self._files}, and the data has more: give less, "
+                        "or raise workspace_files"
                     )
         if hidden:
-            more = f" and {len(hidden) - _MAX_SAID:,} more" if hidden[_MAX_SAID:] else ""
-            named = ", ".join(map(readable, hidden[:_MAX_SAID]))
-            logger.info("hidden files are not given to the code, unless they are named: %s%s", named, more)
+            named = ", ".join([*map(readable, hidden[:_MAX_SAID]), *(["…"] if hidden[_MAX_SAID:] else [])])
+            logger.info(
+                "data: hidden files and directories are left out, unless you name them (%d): %s",
+                len(hidden),
+                named,
+            )
         return found
 
 

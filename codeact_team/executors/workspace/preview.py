@@ -84,7 +84,7 @@ async def _preview(one: Given, sandbox: Sandbox) -> Sequence[str]:
         "-W",
         "ignore",
         "-c",
-        _program(),
+        program(),
         _by_ending(_KINDS, one) or "",
         str(one.size),
         str(_BEGINNING),
@@ -145,5 +145,6 @@ def _by_ending(table: Mapping[str, str], one: Given) -> str | None:
 
 
 @cache
-def _program() -> str:
+def program() -> str:
+    """What runs in the sandbox."""
     return (resources.files(__name__.rpartition(".")[0]) / "inside" / "preview.py").read_text()
