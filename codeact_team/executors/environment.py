@@ -153,27 +153,23 @@ class Environment(ABC):
         await self.provide(report)
 
     def _refuse_too_much(self, given: Sequence[Given]) -> None:
-        """Refuse data that the disk of the workspace has no room for, before a model is asked. Copies there are replaced."""
+        """Refuse data for which the disk of the workspace has no room, before a model is asked."""
         if not given or (disk := self._disk()) is None:
             return
-        there = self._config.work_dir
+        work_dir = self._config.work_dir
         size = sum(
-            one.size for one in given if there is None or not _has_size(Path(there, one.path), one.size)
+            one.size for one in given if work_dir is None or not _has_size(Path(work_dir, one.path), one.size)
         )
         if size > (free := shutil.disk_usage(disk).free):
             raise SettingError(
-                f"data: there is no room for it in {disk}, where the workspace is: it has {size // MIB:,} MiB, and "
+                f"data: the disk of the workspace, {disk}, has no room for it: it has {size // MIB:,} MiB, and "
                 f"{free // MIB:,} MiB are left"
             )
 
     def _disk(self) -> Path | None:
         """A directory on the disk of the workspace; ``None`` if that is in a container."""
-        work_dir = self._config.work_dir
-        if work_dir is None:
-            return Path(gettempdir())
-        return next(
-            (path for path in [Path(work_dir), *Path(work_dir).absolute().parents] if path.is_dir()), None
-        )
+        work_dir = Path(self._config.work_dir or gettempdir()).absolute()
+        return next((path for path in [work_dir, *work_dir.parents] if path.is_dir()), None)
 
     @property
     def is_prepared(self) -> bool:
@@ -203,7 +199,7 @@ class Environment(ABC):
             self.packages.request(self._requested)
             path = await self.packages.provide(report)
             logger.warning(
-                "the code has no %s to read the data with: give the data as CSV, use an image that has the package, or let "
+                "the code has no %s to read the data with: give the data as CSV, use an image that has the package, or have "
                 "this machine reach an index of packages: %s",
                 names,
                 error,

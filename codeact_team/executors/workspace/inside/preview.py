@@ -27,7 +27,7 @@ _LINES = 8
 _LINE_CHARS = 200
 _TABLES = 3
 _ROWS = (4, 2, 1)
-"""Rows of each table, if there are one, two, or more."""
+"""Rows shown of each table, for one, two, or more tables."""
 _COLUMNS = 20
 _NAMES = 10
 _TYPED_ROWS = 100
@@ -206,7 +206,7 @@ def _main(kind: str, size: int, beginning: int) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(sys.stdin.buffer.read(beginning))
         end = sys.stdin.buffer.read()
-        # what is between them is not here, and is read as zeros
+        # the bytes between were not sent, and are read as zeros
         file.seek(size - len(end))
         file.write(end)
         file.seek(0)
