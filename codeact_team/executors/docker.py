@@ -124,7 +124,8 @@ class DockerEnvironment(Environment):
         )
 
     def _make_temporary(self, workspace: Path, packages: Path | None = None) -> Sandbox:
-        return DockerSandbox(self._config, packages=packages)
+        passing = {"container_name": None, "auto_remove": True, "stop_container": True}
+        return DockerSandbox(self._config.model_copy(update=passing), packages=packages)
 
     @property
     def has_network(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import openpyxl
 import pytest
-from support.executing import Kind
+from support.executing import KINDS, Kind
 
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 from codeact_team.executors.workspace import preview
@@ -170,3 +170,13 @@ async def test_names_in_a_file_are_shown_as_data(tmp_path: Path) -> None:
     assert text.count("</output>") == 2, "that of the sentence before, and the last line"
     assert text.endswith("\n</output>")
     assert "\x1b" not in text
+
+
+@pytest.mark.docker
+async def test_a_container_that_is_to_stay_is_not_one_that_reads_previews(tmp_path: Path) -> None:
+    docker = KINDS["docker"]
+    before = docker.held()
+    (tmp_path / "a.json").write_text("[1]")
+    executor = docker.make(data=[tmp_path / "a.json"], auto_remove=False, stop_container=False)
+    assert [file.head for file in (await executor.describe()).files] == [["list of 1", "[1]"]]
+    assert docker.held() == before

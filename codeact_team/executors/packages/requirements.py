@@ -334,7 +334,7 @@ class Requested:
         return asked
 
     def names(self) -> frozenset[str]:
-        """The names of the packages, without what they need. Reads the files. Raises a ``SettingError``."""
+        """The names of the packages, without their dependencies. Reads the files. Raises a ``SettingError``."""
         named = [line for line in self.lines().requirements if not line.startswith("-")]
         lock: dict[str, Any] = {} if self.lock is None else tomllib.loads(read_lock(self.lock))
         locked: list[dict[str, Any]] = lock.get("packages", [])
