@@ -249,11 +249,10 @@ class Environment(ABC):
         tables = previewed(await self.workspace.given())
         if not tables:
             return files
+        packages = self.packages.path
+        make = partial(self._make_temporary, packages=packages)
         try:
-            async with throw_away_sandbox(
-                partial(self._make_temporary, packages=self.packages.path)
-            ) as sandbox:
-                found = await previews(tables, sandbox)
+            found = await previews(tables, packages, lambda: throw_away_sandbox(make))
         except SandboxError as error:
             logger.debug("the data has no previews: %s", error)
             return files

@@ -12,6 +12,7 @@ import sqlite3
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import openpyxl
 import pytest
@@ -162,6 +163,19 @@ async def test_of_a_long_file_only_the_ends_are_read(tmp_path: Path, monkeypatch
         "1",
         "table 'long'; columns: y",
     ]
+
+
+async def test_what_was_read_for_one_task_is_read_again_only_if_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Mock(side_effect=preview.program)
+    monkeypatch.setattr(preview, "program", read)
+    file = tmp_path / "a.json"
+    for text, times in {"[1]": 1, "[2]": 2}.items():
+        file.write_text(text)
+        for _ in range(2):
+            assert await heads(file) == {"a.json": ["list of 1", text]}
+        assert read.call_count == times
 
 
 async def test_names_in_a_file_are_shown_as_data(tmp_path: Path) -> None:

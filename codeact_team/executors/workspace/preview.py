@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -46,6 +49,9 @@ _BEGINNING, _END = 32 * MIB, 4 * MIB
 _PIECE = MIB
 _MAX_SAID = 64 * 1024
 _LINES = TypeAdapter(list[str])
+_MAX_KNOWN = 32
+_known: dict[tuple[object, ...], Mapping[str, Sequence[str]]] = {}
+"""Previews by the packages and the versions of the files."""
 
 
 def readers_of(given: Sequence[Given]) -> Mapping[str, str]:
@@ -63,11 +69,42 @@ def previewed(given: Sequence[Given]) -> Sequence[Given]:
     return [one for one in given if one.size and _by_ending(_KINDS, one) is not None][:_MAX_PREVIEWS]
 
 
-async def previews(given: Sequence[Given], sandbox: Sandbox) -> Mapping[str, Sequence[str]]:
-    """The lines about each of the files, by path, read in a running sandbox; hostile data.
+async def previews(
+    given: Sequence[Given],
+    packages: Path | None,
+    open_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]],
+) -> Mapping[str, Sequence[str]]:
+    """The lines about each of the files, by path; hostile data. A file that is broken, or takes too long, has none.
 
-    A file that is broken, or takes too long, has none.
+    Args:
+        given: The files. Those of a batch, which are the same for all tasks, are read once.
+        packages: The packages of the sandbox.
+        open_sandbox: A context manager with a running sandbox, in which the files are read.
+
+    Raises:
+        SandboxError: If the sandbox does not start.
     """
+    key = packages, *(await asyncio.to_thread(lambda: [_version(one) for one in given]))
+    if (found := _known.get(key)) is None:
+        async with open_sandbox() as sandbox:
+            found = await _read(given, sandbox)
+        if all(found.get(one.path) for one in given):
+            _known[key] = found
+            if len(_known) > _MAX_KNOWN:
+                del _known[next(iter(_known))]
+    return found
+
+
+def _version(one: Given) -> object:
+    """A value that changes with the content of a file."""
+    try:
+        status = os.lstat(one.source)
+    except OSError:
+        return object()
+    return one.path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+async def _read(given: Sequence[Given], sandbox: Sandbox) -> Mapping[str, Sequence[str]]:
     found: dict[str, Sequence[str]] = {}
     try:
         async with asyncio.timeout(_SECONDS_FOR_ALL):
