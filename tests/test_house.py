@@ -26,7 +26,12 @@ TOO_LONG = set[str]()
 """May only get shorter."""
 
 
-PROGRAMS = ("session/runner/", "executors/packages/inside/", "sandbox/confined/supervisor/")
+PROGRAMS = (
+    "session/runner/",
+    "executors/packages/inside/",
+    "executors/workspace/inside/",
+    "sandbox/confined/supervisor/",
+)
 """What runs in or around a sandbox as a program of its own, and knows the standard library only."""
 IN_ONE_MODULE = {
     "os.scandir": {"core/trees.py"},

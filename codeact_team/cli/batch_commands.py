@@ -15,6 +15,7 @@ from codeact_team.cli.options import (
     Data,
     Json,
     Model,
+    Package,
     changes_of,
     policy_of,
     reported,
@@ -49,6 +50,7 @@ def batch(
     model: Model = None,
     base_url: BaseUrl = None,
     data: Data = None,
+    package: Package = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     allow_outside_files: Annotated[
@@ -163,7 +165,7 @@ def batch(
 
         with traced(screen):
             settings = BatchSettings(
-                overrides=changes_of(overrides, model, base_url, data),
+                overrides=changes_of(overrides, model, base_url, data, package),
                 policy=policy_of(allow, allow_unsafe),
                 allow_outside_files=allow_outside_files,
                 checker=None if checker is None else read_file(checker, "the checker"),

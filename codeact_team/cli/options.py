@@ -75,6 +75,12 @@ Data = Annotated[
         metavar="PATH", help="Put a copy of a file or a directory into the workspace of the code. Repeatable."
     ),
 ]
+Package = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Add a Python package, such as openpyxl, to those of the code. Repeatable."
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMESPACE", help="Allow components of another Python package. Repeatable."),
@@ -169,6 +175,7 @@ def changes_of(
     model: str | None = None,
     base_url: str | None = None,
     data: list[str] | None = None,
+    package: list[str] | None = None,
 ) -> list[str | ForEvery]:
     """The changes to a config, as :func:`codeact_team.load_config` takes them."""
     from autogen_core.code_executor import CodeExecutor
@@ -183,4 +190,6 @@ def changes_of(
         changes.append(ForEvery(ChatCompletionClient, "base_url", base_url, "--base-url"))
     if data:
         changes.append(ForEvery(CodeExecutor, "data", [*data], "--data"))
+    if package:
+        changes.append(ForEvery(CodeExecutor, "packages", [*package], "--package", adds=True))
     return changes

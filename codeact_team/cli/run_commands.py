@@ -23,6 +23,7 @@ from codeact_team.cli.options import (
     Out,
     Output,
     Overrides,
+    Package,
     Quiet,
     RecordMib,
     Run,
@@ -51,6 +52,7 @@ def run(
     model: Model = None,
     base_url: BaseUrl = None,
     data: Data = None,
+    package: Package = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
@@ -84,7 +86,9 @@ def run(
         wanted = read_task(task, file)
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
-            changes = changes_of(overrides, model, base_url, with_files_of(continue_in, run_dir, data))
+            changes = changes_of(
+                overrides, model, base_url, with_files_of(continue_in, run_dir, data), package
+            )
             runner = TeamRun(
                 config,
                 overrides=changes,
@@ -242,6 +246,7 @@ def chat(
     model: Model = None,
     base_url: BaseUrl = None,
     data: Data = None,
+    package: Package = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Annotated[
@@ -275,7 +280,9 @@ def chat(
 
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
-            changes = changes_of(overrides, model, base_url, with_files_of(continue_in, run_dir, data))
+            changes = changes_of(
+                overrides, model, base_url, with_files_of(continue_in, run_dir, data), package
+            )
             again = partial(
                 resumed,
                 overrides=changes if go_on else (),
@@ -286,10 +293,10 @@ def chat(
                 keeps_workspace=True,
             )
             if go_on:
-                if model or base_url or data or continue_in or no_record:
+                if model or base_url or data or package or continue_in or no_record:
                     raise SettingError(
                         "--continue goes on with the model, the server and the data that the chat has, and keeps it: leave "
-                        "--model, --base-url, --data, --continue-in and --no-record out"
+                        "--model, --base-url, --data, --package, --continue-in and --no-record out"
                     )
                 runner = chat_of(again(last_chat(run_dir, config)))
             elif config is None:

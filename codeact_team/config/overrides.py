@@ -309,12 +309,14 @@ class ForEvery:
         setting: The field of their configs. For a model client, ``base_url`` stands for the name its class uses.
         value: As in a config, but ``${NAME}`` in it is plain text.
         origin: The name of the override in errors, such as ``--model``.
+        adds: Whether the items of ``value`` are added to the list of a component, whatever has set that.
     """
 
     kind: type
     setting: str
     value: Any
     origin: str = ""
+    adds: bool = False
 
     @property
     def name(self) -> str:
@@ -345,6 +347,15 @@ def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: P
     for override in overrides:
         for part, setting in _taking(override, parts, document):
             place_of = (*part.path, "config")
+            if override.adds and isinstance(there := part.config.get(setting), list):
+                items = cast(list[Any], there)
+                added = {
+                    (*place_of, setting, len(items) + number): override.name
+                    for number in range(len(override.value))
+                }
+                items += copy.deepcopy(override.value)
+                origins |= added
+                continue
             # an override of a value above or below a key sets the key, too
             set_before = {
                 key
@@ -384,7 +395,7 @@ def _taking(
             continue
         place = (*part.path, "config", setting or "")
         is_overridden = any(is_in(place, overridden) for overridden in document.overrides)
-        if is_overridden and (setting is None or setting in part.config):
+        if is_overridden and not override.adds and (setting is None or setting in part.config):
             continue
         if objection or setting is None:
             provider = at(document.data, (*part.path, "provider"))

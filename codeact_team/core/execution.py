@@ -191,7 +191,7 @@ WELL_KNOWN = tuple(
     """
     numpy pandas polars pyarrow duckdb scipy statsmodels sympy scikit-learn xgboost lightgbm torch tensorflow
     transformers matplotlib seaborn plotly pillow networkx opencv-python-headless opencv-python openpyxl
-    xlsxwriter python-docx pypdf tabulate beautifulsoup4 lxml pyyaml requests httpx sqlalchemy pydantic pytest
+    xlrd fastexcel xlsxwriter python-docx pypdf tabulate beautifulsoup4 lxml pyyaml requests httpx sqlalchemy pydantic pytest
     """.split()
 )
 """Packages that models know well."""
@@ -204,28 +204,47 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
+_MAX_LAST_WORDS = 4000
 _LAST_WORDS = re.compile(
-    r"(?:ModuleNotFoundError: No module named|ImportError: Missing optional dependency) '([A-Za-z_][\w.]{0,99})'",
+    r"^(?:ModuleNotFoundError|ImportError): (.*(?:\n(?: - |A suitable |Trying to |Please install ).*)*)\Z",
+    re.MULTILINE,
+)
+"""An error of an import at the end of an output. Those of pandas and polars may have several lines."""
+_WORDINGS = re.compile(
+    "|".join(
+        wording.replace("NAME", r"([A-Za-z_][\w.-]{0,99})")
+        for wording in (
+            "No module named 'NAME'",
+            "Missing optional dependency 'NAME'",
+            "`?Import NAME`? failed",
+            "requires '?NAME'? ",
+            "^NAME not found, please install",
+            "^NAME is required for",
+            "(?:pip|conda) install ['\"]?NAME",
+        )
+    ),
     re.ASCII,
 )
 
 
 def missing_module(output: str) -> str | None:
-    """The missing module that has ended a program, by the last line of its output, which may be hostile."""
-    last = output.rstrip().rpartition("\n")[2]
-    found = _LAST_WORDS.match(last)
+    """The missing module that has ended a program, by the error at the end of its output, which may be hostile."""
+    last = _LAST_WORDS.search(output.rstrip()[-_MAX_LAST_WORDS:])
+    found = None if last is None else _WORDINGS.search(last[1])
     if found is None:
         return None
-    module = found[1].partition(".")[0]
+    module = str(found[found.lastindex or 0]).partition(".")[0]
     return None if module in sys.stdlib_module_names else module
 
 
 def advice(module: str) -> str:
     """Advice for the person who is to add a module. Only well-known packages are named, as code can ask for any."""
     package = _PACKAGES.get(module, module.lower())
-    if package in WELL_KNOWN:
-        return f"`packages: [{package}]` in the settings of the executor, or an image that has it"
-    return "`packages` in the settings of the executor, or an image that has it"
+    name = package if package in WELL_KNOWN else "NAME"
+    return (
+        f"`--package {name}` on the command line, `packages: [{name}]` in the settings of the executor, or an image that "
+        "has it"
+    )
 
 
 def remark(module: str, *, has_network: bool) -> str:

@@ -97,7 +97,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         await self.life.prepare()
 
     async def describe(self) -> SandboxDescription:
-        if not self._environment.packages.is_provided:
+        if not self._environment.is_prepared:
             await self.prepare()
         return await self._environment.describe(lives_on=self._runner.lives_on)
 

@@ -50,8 +50,8 @@ class ConfinedEnvironment(Environment):
             program=self._program,
         )
 
-    def _make_temporary(self, workspace: Path) -> Sandbox:
-        return ConfinedSandbox(self._config, workspace=workspace)
+    def _make_temporary(self, workspace: Path, packages: Path | None = None) -> Sandbox:
+        return ConfinedSandbox(self._config, workspace=workspace, packages=packages)
 
     @property
     def has_network(self) -> bool | None:

@@ -124,8 +124,9 @@ class DockerEnvironment(Environment):
             must_share=self._config.work_dir is not None,
         )
 
-    def _make_temporary(self, workspace: Path) -> Sandbox:
-        return DockerSandbox(self._config)
+    def _make_temporary(self, workspace: Path, packages: Path | None = None) -> Sandbox:
+        passing = {"container_name": None, "auto_remove": True, "stop_container": True}
+        return DockerSandbox(self._config.model_copy(update=passing), packages=packages)
 
     @property
     def has_network(self) -> bool:
@@ -142,6 +143,9 @@ class DockerEnvironment(Environment):
 
     def _room(self) -> tuple[int | None, str]:
         return (self._config.tmpfs_mib, "tmpfs_mib") if self._is_inside else super()._room()
+
+    def _disk(self) -> Path | None:
+        return None if self._is_inside else super()._disk()
 
     def _files(self) -> WorkspaceFiles:
         sandbox = self.sandbox

@@ -6,10 +6,13 @@ import asyncio
 import logging
 import os
 import re
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import gettempdir
 
 from packaging.utils import canonicalize_name
 
@@ -17,15 +20,18 @@ from codeact_team.core.aio import Turns
 from codeact_team.core.execution import WELL_KNOWN
 from codeact_team.core.files import resolved
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
-from codeact_team.errors import SandboxError
-from codeact_team.executors.packages.provision import Provision
+from codeact_team.core.visibility import readable
+from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.packages.provision import Provision, throw_away_sandbox
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
 from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, take_snapshot
-from codeact_team.executors.workspace.given import GivenData
+from codeact_team.executors.workspace.given import Given, GivenData
+from codeact_team.executors.workspace.preview import previewed, previews, readers_of
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.sandbox.base import Sandbox, above_default
+from codeact_team.session.protocol import MIB
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +63,9 @@ class Environment(ABC):
         data = GivenData(paths, mib=mib, files=config.workspace_files, field=field)
         self.workspace = SandboxWorkspace(self.location, self.turns, data, config.workspace_mib)
         file = config.packages_file
-        requested = Requested(tuple(config.packages), None if file is None else Path(file))
-        self.packages = Provision(requested, self._make_temporary, writable=self.writable)
+        self._requested = Requested(tuple(config.packages), None if file is None else Path(file))
+        self._readers: Sequence[str] | None = None
+        self.packages = Provision(self._requested, self._make_temporary, writable=self.writable)
         self._described: tuple[PythonDescription | None, Sequence[DataFile]] | None = None
 
     @property
@@ -83,8 +90,8 @@ class Environment(ABC):
         """Make a sandbox with a layer of packages. It is not started."""
 
     @abstractmethod
-    def _make_temporary(self, workspace: Path) -> Sandbox:
-        """Make such a sandbox without packages. If it needs a directory as its workspace, it uses this one."""
+    def _make_temporary(self, workspace: Path, packages: Path | None = None) -> Sandbox:
+        """Make such a sandbox for something else than the code. If it needs a directory as its workspace, it uses this one."""
 
     @abstractmethod
     def host_path(self, file: str) -> str | None:
@@ -143,14 +150,81 @@ class Environment(ABC):
         # only such a workspace can have files of others
         is_shared = not self.directory.is_own
         await self.workspace.check(self._host_files() if is_shared else None)
-        await self.packages.provide(report)
+        await asyncio.to_thread(self._refuse_too_much, await self.workspace.given())
+        await self.provide(report)
+
+    def _refuse_too_much(self, given: Sequence[Given]) -> None:
+        """Refuse data for which the disk of the workspace has no room, before a model is asked."""
+        if not given or (disk := self._disk()) is None:
+            return
+        work_dir = self._config.work_dir
+        size = sum(
+            one.size for one in given if work_dir is None or not _has_size(Path(work_dir, one.path), one.size)
+        )
+        if size > (free := shutil.disk_usage(disk).free):
+            raise SettingError(
+                f"data: the disk of the workspace, {disk}, has no room for it: it has {size // MIB:,} MiB, and "
+                f"{free // MIB:,} MiB are left"
+            )
+
+    def _disk(self) -> Path | None:
+        """A directory on the disk of the workspace; ``None`` if that is in a container."""
+        place = (self.directory.path if self.directory.lasts else Path(gettempdir())).absolute()
+        return next((path for path in [place, *place.parents] if path.is_dir()), None)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether :meth:`prepare` has nothing to do any more."""
+        return self.packages.is_provided and (self._readers is not None or not self._config.data)
+
+    @property
+    def readers(self) -> Sequence[str]:
+        """The packages that were added as some of the data cannot be read without them. Known once it is prepared."""
+        return self._readers or ()
+
+    async def provide(self, report: Callable[[str], None]) -> Path | None:
+        """Get the packages, and those that read the data. Raises as :meth:`prepare`, but not for the latter."""
+        if self._readers is None:
+            wanted = await self._missing_readers()
+            self._readers = list(wanted)
+            if wanted:
+                named = ", ".join(f"{package} (for {readable(path)})" for package, path in wanted.items())
+                logger.info("added to the packages of the code, to read the data: %s", named)
+                self.packages.request(self._with_readers())
+        try:
+            return await self.packages.provide(report)
+        except SandboxError as error:
+            if not self._readers:
+                raise
+            names, self._readers = ", ".join(self._readers), []
+            self.packages.request(self._requested)
+            path = await self.packages.provide(report)
+            logger.warning(
+                "the code has no %s to read the data with: give the data as CSV, use an image that has the package, or have "
+                "this machine reach an index of packages: %s",
+                names,
+                error,
+            )
+            return path
+
+    def _with_readers(self) -> Requested:
+        return Requested((*self._requested.requirements, *self.readers), self._requested.file)
+
+    async def _missing_readers(self) -> Mapping[str, str]:
+        """The packages that read the data and are neither asked for nor in the sandbox, each with a file that needs it."""
+        wanted = readers_of(await self.workspace.given())
+        if not wanted or (python := await self._python()) is None:
+            return {}
+        own = {canonicalize_name(name) for name, _ in python.packages}
+        there = own | await asyncio.to_thread(self._requested.names)
+        return {package: path for package, path in wanted.items() if package not in there}
 
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
         """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError``."""
         if self._described is None:
             looks = self._config.data or not self.directory.is_own
             files = await asyncio.to_thread(self._files_at_first) if looks else ()
-            self._described = await self._python(), files
+            self._described = await self._python(), await self._with_previews(files)
         python, files = self._described
         own = () if python is None else python.packages
         return SandboxDescription(
@@ -170,6 +244,20 @@ class Environment(ABC):
         except SandboxError as error:
             logger.debug("nothing is known of the sandbox's Python: %s", error)
             return None
+
+    async def _with_previews(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """The files with the columns and first rows of those that no host should read itself."""
+        tables = previewed(await self.workspace.given())
+        if not tables:
+            return files
+        packages = self.packages.path
+        make = partial(self._make_temporary, packages=packages)
+        try:
+            found = await previews(tables, packages, lambda: throw_away_sandbox(make))
+        except SandboxError as error:
+            logger.debug("the data has no previews: %s", error)
+            return files
+        return [replace(file, head=found.get(file.path, file.head)) for file in files]
 
     def _files_at_first(self) -> Sequence[DataFile]:
         """The files of the workspace at the start, data first."""
@@ -197,7 +285,7 @@ class Environment(ABC):
         if self.sandbox is None:
             for relaxation in self.relaxations:
                 logger.warning("the sandbox is looser than its default: %s", relaxation)
-            self.sandbox = self._make_sandbox(await self.packages.provide(report))
+            self.sandbox = self._make_sandbox(await self.provide(report))
         if not self.sandbox.running:
             self.workspace.sandbox_ended()
             await self.sandbox.start()
@@ -260,6 +348,13 @@ def _shown(packages: _Packages) -> Iterator[tuple[str, str]]:
         common = canonicalize_name(name)
         if common not in _TOOLS and _NAME.fullmatch(common) and _VERSION.fullmatch(version):
             yield common, version
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return os.lstat(path).st_size == size
+    except OSError:
+        return False
 
 
 def _files_in(directory: Path) -> list[DataFile]:

@@ -273,7 +273,7 @@ class Lifecycle:
             emit(SandboxStarting(sandbox=self._name), self._dispatcher)
             source = _current.get() or self._source
             if environment.sandbox is None and source is not None:
-                await environment.packages.provide(self._report_preparing)
+                await environment.provide(self._report_preparing)
                 self._provided_by = source if await source.provide(self._owner) else None
             await environment.start(self._report_preparing)
             await runner.open(environment)
@@ -316,8 +316,9 @@ class Lifecycle:
 
     @property
     def settings(self) -> str:
-        """All settings but the data, as JSON."""
-        return self._config.model_copy(update={"data": []}).model_dump_json()
+        """All settings but the data, as JSON, with the packages that read it."""
+        packages = [*self._config.packages, *self.environment.readers]
+        return self._config.model_copy(update={"data": [], "packages": packages}).model_dump_json()
 
     @property
     def has_data(self) -> bool:

@@ -42,7 +42,8 @@ class ExecutorConfig(BaseModel):
     """A requirements file, or a lock such as pylock.toml, with such packages."""
     data: HostPaths = Field(default_factory=list[str | os.PathLike[str]])
     """Files and directories of the host, such as `sales.csv`, of which the workspace gets copies before the first block.
-    The originals are never changed."""
+    The originals are never changed. Hidden files in a directory are left out. The packages that read Excel and parquet files
+    are added to `packages`."""
 
     @field_validator("timeout")
     @classmethod

@@ -227,5 +227,8 @@ def test_a_person_is_told_once_how_to_add_a_module_that_code_lacks(tmp_path: Pat
     with ScriptedServer.in_thread(replies) as server:
         result = run_team(server.base_url, "Import it.", cwd=tmp_path)
     assert "The sandbox has no module 'sklearnish'" in result.stdout
-    assert result.stderr.count("the code lacks the module 'sklearnish'; to add it: `packages`") == 1
+    assert (
+        result.stderr.count("the code lacks the module 'sklearnish'; to add it: `--package NAME` on the ")
+        == 1
+    )
     assert "The sandbox has no module" in str(server.requests[1]["messages"])

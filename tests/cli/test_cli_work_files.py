@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from command_line import codeact_team, lines
 from support.openai_server import ScriptedServer, Text
+from support.wheels import make_wheel, use_index
 
 ALONE = "config.code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
 CODE = r"""```python
@@ -74,8 +76,36 @@ def test_a_copy_of_a_file_that_was_there_before_is_no_change_of_the_result(tmp_p
         inside = codeact_team(*command, cwd=tmp_path, **keys)
         outside = codeact_team(*command, "--out", "result", cwd=tmp_path, **keys)
         replayed = codeact_team("replay", "last", cwd=tmp_path, **keys)
-    assert f"\n   changed {tmp_path}/coding/report.txt · 4 bytes\n" in inside.stdout, inside.stderr
+    assert "\n   changed coding/report.txt · 4 bytes\n" in inside.stdout, inside.stderr
     assert "\n   copied result/report.txt · 5 bytes\n" in outside.stdout
     # what a replay makes is gone at its end
     assert "── as recorded · " in replayed.stdout, replayed.stderr
     assert "workspace-0/" not in replayed.stdout + replayed.stderr
+
+
+def test_packages_are_added_for_one_run_and_readers_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = use_index(tmp_path, monkeypatch)
+    for name in ("shapes", "colours", "pyarrow"):
+        make_wheel(index, name)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.parquet").write_text("1")
+    code = "```python\nimport shapes, colours, pyarrow\nprint(shapes.version, colours.version)\n```"
+    alone = ALONE.replace("best_effort", "best_effort, packages: [shapes]")
+    options = ["--package", "colours", "--data", "a.parquet", "-s", alone]
+    with ScriptedServer.in_thread([Text(code), Text("Done.")]) as server:
+        keys = {
+            "OPENAI_API_KEY": "a-key",
+            "OPENAI_BASE_URL": server.base_url,
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
+        result = codeact_team("run", "codeact", "A", *options, cwd=work, **keys)
+        nowhere = codeact_team("run", "codeact", "A", "--package", "nowhere", "-s", alone, cwd=work, **keys)
+        assert len(server.requests) == 2
+    assert result.returncode == 0, result.stderr
+    assert "\n1.0 1.0\n" in result.stdout
+    assert result.stderr.count("to read the data: pyarrow (for a.parquet)\n") == 1
+    assert nowhere.returncode == 2
+    assert "error: the packages shapes, nowhere cannot be had for " in nowhere.stderr

@@ -202,3 +202,46 @@ def test_a_client_without_a_key_is_told_in_one_sentence(
     assert told(model="gpt-4o", base_url="http://localhost:1/v1").endswith(
         "set it to your key, or to anything if the server wants none"
     )
+
+
+ALONE = """\
+provider: codeact_team.CodeActAgent
+config:
+  name: coder
+  model_client: {provider: OpenAIChatCompletionClient, config: {model: gpt-4o}}
+  code_executor: {provider: codeact_team.ConfinedSessionCodeExecutor, config: %s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "single", "packages"),
+    [
+        ("{}", (), ["openpyxl", "lxml"]),
+        ("{packages: [pandas, '${MORE}']}", (), ["pandas", "${MORE}", "openpyxl", "lxml"]),
+        (
+            "{packages: [pandas]}",
+            ("config.code_executor.config.packages=[polars]",),
+            ["polars", "openpyxl", "lxml"],
+        ),
+    ],
+)
+def test_items_are_added_to_those_that_a_config_or_another_override_names(
+    tmp_path: Path, settings: str, single: Sequence[str], packages: list[str]
+) -> None:
+    (tmp_path / "alone.yaml").write_text(ALONE % settings)
+    added = [
+        ForEvery(CodeExecutor, "packages", [name], "--package", adds=True) for name in ("openpyxl", "lxml")
+    ]
+    [found] = all_of("packages", loaded(tmp_path / "alone.yaml", [*single, *added], MORE="scipy"))
+    assert found == packages
+
+
+def test_an_executor_without_packages_refuses_them(tmp_path: Path) -> None:
+    executor = "autogen_ext.code_executors.docker.DockerCommandLineCodeExecutor"
+    text = (ALONE % "{}").replace("codeact_team.ConfinedSessionCodeExecutor", executor)
+    (tmp_path / "alone.yaml").write_text(text)
+    error = refusal(
+        tmp_path / "alone.yaml", ForEvery(CodeExecutor, "packages", ["lxml"], "--package", adds=True)
+    )
+    assert "--package: config.code_executor: " in str(error)
+    assert "it has no setting 'packages'" in str(error)

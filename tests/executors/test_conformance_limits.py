@@ -403,7 +403,7 @@ async def test_code_that_lacks_a_module_reads_what_to_do(executor: SandboxedCode
     result = await executor.execute_code_blocks([code], CancellationToken())
     assert (result.exit_code, result.missing_module, result.limit) == (1, "sklearnish", None)
     assert result.output.rstrip().endswith(
-        "by `packages` in the settings of the executor, or an image that has it."
+        "by `--package NAME` on the command line, `packages: [NAME]` in the settings of the executor, or an image that has it."
     )
     assert "The sandbox has no module 'sklearnish', and nothing can be installed from inside" in result.output
     handled = CodeBlock(

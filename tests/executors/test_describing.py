@@ -9,6 +9,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.deep_tree import make_deep_tree
+from support.small_disk import small_disk
 
 from codeact_team.core import trees
 from codeact_team.errors import SettingError
@@ -123,3 +124,18 @@ async def test_files_that_a_person_has_given_come_first_and_with_their_first_lin
 async def test_data_that_is_not_there_is_an_error_before_a_model_is_paid(tmp_path: Path):
     with pytest.raises(SettingError, match=r"there is no .*/sales\.csv"):
         await ConfinedCommandLineCodeExecutor(data=[tmp_path / "sales.csv"]).describe()
+
+
+async def test_data_for_which_the_disk_has_no_room_is_refused_before_a_model_is_asked(tmp_path: Path):
+    data = tmp_path / "sales.csv"
+    data.write_bytes(b"1" * 700_000)
+    work_dir = tmp_path / "disk" / "work"
+    with small_disk(tmp_path / "disk", "1m"):
+        executor = ConfinedCommandLineCodeExecutor(work_dir=work_dir, data=[data])
+        await executor.start()
+        await executor.stop()
+        assert [file.size for file in (await executor.describe()).files] == [700_000], "its copy is there"
+        data.write_bytes(b"1" * 3_000_000)
+        executor = ConfinedCommandLineCodeExecutor(work_dir=work_dir, data=[data])
+        with pytest.raises(SettingError, match="has no room for it: it has 2 MiB, and 0 MiB are left"):
+            await executor.describe()

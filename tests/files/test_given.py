@@ -90,7 +90,9 @@ def test_more_than_the_workspace_may_take_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(3 * _MIB)
     assert given(tmp_path / "large", mib=3).find()
-    with pytest.raises(SettingError, match="workspace_mib is 2, and the data has more"):
+    with pytest.raises(
+        SettingError, match=r"does not fit: workspace_mib is 2, and the data up to there has 3\.0 MiB"
+    ):
         given(tmp_path / "large", mib=2).find()
     for number in range(5):
         (tmp_path / f"{number}").touch()
@@ -156,3 +158,26 @@ def test_no_part_of_a_run_is_given_whatever_else_of_it_is_left(tmp_path: Path, p
             given(f"{run}{same}").find()
     (tmp_path / "project" / "run.json").write_text('{"mine": 1}')
     assert [one.path for one in given(tmp_path / "project").find() if one.is_file] == ["project/run.json"]
+
+
+def test_hidden_files_are_left_out_and_said_unless_they_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    for name in (".env", ".git/config", "sales.csv", *(f".{number}" for number in range(5))):
+        (folder / name).write_text("x")
+    (folder / "keys").symlink_to(".env")
+    data = given(folder, folder / ".env", folder / ".git")
+    for _ in range(2):
+        assert [one.path for one in data.find()] == [
+            "project",
+            "project/sales.csv",
+            ".env",
+            ".git",
+            ".git/config",
+        ]
+    [note] = [record.getMessage() for record in caplog.records]
+    named = ", ".join(f"{folder}/.{number}" for number in range(5))
+    assert note == f"data: hidden files and directories are left out, unless you name them (8): {named}, …"

@@ -167,3 +167,62 @@ async def test_a_workspace_from_which_code_could_change_them_is_refused(
         executor = ConfinedCommandLineCodeExecutor(packages=["shapes"], work_dir=work_dir)
         with pytest.raises(SandboxError, match=r"code could change the packages .* kept in .*packages"):
             await executor.start()
+
+
+PARQUET = """
+class ParquetFile:
+    def __init__(self, file):
+        self.schema_arrow = []
+        self.metadata = type("Metadata", (), {"num_rows": len(file.read())})
+    def iter_batches(self, batch_size):
+        return iter(())
+"""
+
+
+@pytest.mark.parametrize("given", ["a.parquet", "."])
+async def test_the_reader_of_data_is_added_to_the_packages(
+    index: Path, layers: Layers, tmp_path: Path, caplog: pytest.LogCaptureFixture, given: str
+) -> None:
+    caplog.set_level("INFO")
+    make_wheel(index, "pyarrow", files={"pyarrow/__init__.py": "", "pyarrow/parquet.py": PARQUET})
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.parquet").write_text("12345")
+    executor = ConfinedSessionCodeExecutor(packages=["shapes"], data=[data / given])
+    [file] = (await executor.describe()).files
+    assert file.head == ["a table, 5 rows; columns: "]
+    assert await output(executor, "import shapes, pyarrow; print(shapes.version)") == "2.0\n"
+    await executor.stop()
+    await executor.prepare()
+    notes = [record.getMessage() for record in caplog.records if "pyarrow" in record.getMessage()]
+    assert notes == [f"added to the packages of the code, to read the data: pyarrow (for {file.path})"]
+
+
+async def test_a_reader_that_is_there_or_asked_for_is_not_added(
+    index: Path, layers: Layers, tmp_path: Path
+) -> None:
+    make_wheel(index, "PyArrow")
+    (tmp_path / "a.parquet").write_text("")
+    (tmp_path / "a.xlsx").write_text("")
+    (tmp_path / "all.txt").write_text("PyArrow == 1.0\n")
+    asked: list[dict[str, Any]] = [{"packages": ["pyarrow>=1"]}, {"packages_file": tmp_path / "all.txt"}]
+    for settings in asked:
+        executor = ConfinedSessionCodeExecutor(data=[tmp_path / "a.parquet", tmp_path / "a.xlsx"], **settings)
+        await executor.prepare()
+        [layer] = layers.all()
+        assert {*layer.packages} == {"PyArrow"}, "this Python has openpyxl"
+        assert executor.life.environment.readers == ()
+        await executor.stop()
+        layers.remove(layer)
+
+
+async def test_without_the_reader_the_code_runs_and_the_user_reads_what_to_do(
+    layers: Layers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.parquet").write_text("12345")
+    executor = ConfinedSessionCodeExecutor(packages=["shapes"], data=[tmp_path / "a.parquet"])
+    assert [file.head for file in (await executor.describe()).files] == [()]
+    assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("the code has no pyarrow to read the data with: give the data as CSV, ")
+    await executor.stop()

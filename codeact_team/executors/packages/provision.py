@@ -121,6 +121,10 @@ class Provision:
         """The packages that were provided: version by name."""
         return {} if self.layer is None else self.layer.packages
 
+    def request(self, requested: Requested) -> None:
+        """Ask for other packages from the next :meth:`provide` on."""
+        self._requested = requested
+
     @property
     def path(self) -> Path | None:
         """Their directory; ``None`` without packages, or before they were provided."""
@@ -215,7 +219,7 @@ class Provision:
         identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
         if (known := self._layers.interpreter(identity)) is not None:
             return known
-        async with self._throw_away_sandbox() as sandbox, sandbox:
+        async with throw_away_sandbox(self._make_sandbox) as sandbox:
             interpreter = await interpreter_in(sandbox)
         try:
             self._layers.keep_interpreter(identity, interpreter)
@@ -224,16 +228,19 @@ class Provision:
         return interpreter
 
     async def _compile(self, cache_tag: str, directory: Path) -> None:
-        async with self._throw_away_sandbox() as sandbox, sandbox:
+        async with throw_away_sandbox(self._make_sandbox) as sandbox:
             await compile_modules(sandbox, directory, cache_tag)
 
-    @asynccontextmanager
-    async def _throw_away_sandbox(self) -> AsyncGenerator[Sandbox]:
-        directory = await asyncio.to_thread(TemporaryDirectory)
-        try:
-            yield self._make_sandbox(Path(directory.path))
-        finally:
-            await to_the_end(asyncio.to_thread(directory.remove))
+
+@asynccontextmanager
+async def throw_away_sandbox(make_sandbox: Callable[[Path], Sandbox]) -> AsyncGenerator[Sandbox]:
+    """A running sandbox whose workspace may be a temporary directory, and which ends with the context."""
+    directory = await asyncio.to_thread(TemporaryDirectory)
+    try:
+        async with make_sandbox(Path(directory.path)) as sandbox:
+            yield sandbox
+    finally:
+        await to_the_end(asyncio.to_thread(directory.remove))
 
 
 async def interpreter_in(sandbox: Sandbox) -> PythonDescription:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.core.files import open_regular, read_regular
@@ -332,6 +332,14 @@ class Requested:
         asked = RequirementLines() if self.file is None or self.lock else read_requirements(self.file)
         asked.requirements += self.requirements
         return asked
+
+    def names(self) -> frozenset[str]:
+        """The names of the packages, without their dependencies. Reads the files. Raises a ``SettingError``."""
+        named = [line for line in self.lines().requirements if not line.startswith("-")]
+        lock: dict[str, Any] = {} if self.lock is None else tomllib.loads(read_lock(self.lock))
+        locked: list[dict[str, Any]] = lock.get("packages", [])
+        names = [parsed(_HASH_OPTION.split(line)[0]).name for line in named]
+        return frozenset(map(canonicalize_name, [*names, *(str(each.get("name")) for each in locked)]))
 
     def digest(self, interpreter: PythonDescription) -> str:
         """A digest of the requirements and the kind of Python. Reads the files. Raises a ``SettingError``."""

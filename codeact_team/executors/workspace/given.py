@@ -15,6 +15,7 @@ from pathlib import Path
 from codeact_team.core.files import THROUGH, open_named, opened_file
 from codeact_team.core.sandbox_description import DataFile
 from codeact_team.core.trees import walk
+from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
 from codeact_team.session.protocol import MIB
 
@@ -64,11 +65,13 @@ def _beginning(directory: int, name: str) -> bytes | None:
 
 logger = logging.getLogger(__name__)
 
-_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
+TEXT_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
 _MAX_HEADS = 20
 """Tables whose first lines are read."""
 _HEAD_BYTES = 8192
 _HEAD_LINES = 5
+_MAX_SAID = 5
+"""Hidden files that are named."""
 _MAX_LINE = 200
 """Characters of a first line."""
 
@@ -133,7 +136,7 @@ class GivenData:
             left = _MAX_HEADS
             described: list[DataFile] = []
             for one in filter(lambda one: one.is_file, self.find()):
-                is_table = left > 0 and one.path.lower().endswith(_TABLES)
+                is_table = left > 0 and one.path.lower().endswith(TEXT_TABLES)
                 left -= is_table
                 described.append(DataFile(one.path, one.size, _head(one) if is_table else ()))
             self._described = described
@@ -143,6 +146,7 @@ class GivenData:
         found: list[Given] = []
         names: dict[str, str] = {}
         size = 0
+        hidden: list[str] = []
         for path in self._paths:
             name = Path(path).name
             if name in ("", ".."):
@@ -154,22 +158,31 @@ class GivenData:
                     f"data: {names[name]} and {path} would both be {name} in the workspace: rename one of them"
                 )
             names[name] = path
-            for one in _tree(path, name):
+            for one in _tree(path, name, hidden):
                 found.append(one)
                 size += one.size
                 if self._mib is not None and size > self._mib * MIB:
                     raise SettingError(
-                        f"data: {path} is too much: {self._field} is {self._mib}, and the data has more MiB"
+                        f"data: {path} does not fit: {self._field} is {self._mib}, and the data up to there has "
+                        f"{size / MIB:,.1f} MiB: give less, or raise {self._field}"
                     )
                 if self._files is not None and len(found) > self._files:
                     raise SettingError(
-                        f"data: {path} is too much: workspace_files is {self._files}, and the data has more files"
+                        f"data: {path} does not fit: workspace_files is {self._files}, and the data has more: give less, "
+                        "or raise workspace_files"
                     )
+        if hidden:
+            named = ", ".join([*map(readable, hidden[:_MAX_SAID]), *(["…"] if hidden[_MAX_SAID:] else [])])
+            logger.info(
+                "data: hidden files and directories are left out, unless you name them (%d): %s",
+                len(hidden),
+                named,
+            )
         return found
 
 
-def _tree(path: str, name: str) -> Iterator[Given]:
-    """The entry of a file, or the entries of a directory and its content."""
+def _tree(path: str, name: str, hidden: list[str]) -> Iterator[Given]:
+    """The entry of a file, or the entries of a directory and its content; those left out are added to ``hidden``."""
     try:
         # a pipe would be waited for
         descriptor = open_named(path, _READ)
@@ -181,7 +194,7 @@ def _tree(path: str, name: str) -> Iterator[Given]:
                 )
             _check(path, status.st_mode)
             if stat.S_ISDIR(status.st_mode):
-                yield from _below(path, descriptor, name)
+                yield from _below(path, descriptor, name, hidden)
             else:
                 yield Given(name, path, status.st_mode, status.st_size)
         finally:
@@ -192,7 +205,7 @@ def _tree(path: str, name: str) -> Iterator[Given]:
         raise SettingError(f"data: {path} cannot be read: {error.strerror}") from error
 
 
-def _below(path: str, top: int, name: str) -> Iterator[Given]:
+def _below(path: str, top: int, name: str, hidden: list[str]) -> Iterator[Given]:
     """The entries of the directory open as ``top``, which is at ``path`` here and at ``name`` in the workspace."""
     real = os.path.realpath(path)
     for directory in walk(top, leaves_device=True):
@@ -205,8 +218,15 @@ def _below(path: str, top: int, name: str) -> Iterator[Given]:
         yield Given(place, source, os.fstat(directory.descriptor).st_mode)
         for entry, status in sorted(directory.entries()):
             inner, inner_place = os.path.join(source, entry), f"{place}/{entry}"
+            if entry.startswith("."):
+                # secrets, histories, caches
+                hidden.append(inner)
+                continue
             if stat.S_ISLNK(status.st_mode):
-                yield Given(inner_place, inner, status.st_mode, target=_target(inner, real))
+                if (target := _target(inner, real)) is None:
+                    hidden.append(inner)
+                    continue
+                yield Given(inner_place, inner, status.st_mode, target=target)
                 continue
             _check(inner, status.st_mode)
             if stat.S_ISDIR(status.st_mode):
@@ -222,15 +242,19 @@ def _check(path: str, mode: int) -> None:
         raise SettingError(f"data: {path} cannot be read: permission denied")
 
 
-def _target(link: str, top: str) -> str:
-    """The target of a link in a given directory. It has to be in that directory, too, so that the copy leads to a copy."""
+def _target(link: str, top: str) -> str | None:
+    """The target of a link in a given directory; ``None`` if that is hidden.
+
+    It has to be in that directory, too, so that the copy leads to a copy.
+    """
     target = os.readlink(link)
     reached = os.path.realpath(link)
     if os.path.isabs(target) or not os.path.exists(link) or not Path(reached).is_relative_to(top):
         raise SettingError(
             f"data: the link {link} leads to {target}, which is not copied with it: replace the link by what it leads to"
         )
-    return target
+    is_hidden = any(part.startswith(".") for part in Path(reached).relative_to(top).parts)
+    return None if is_hidden else target
 
 
 def _head(one: Given) -> Sequence[str]:

@@ -115,6 +115,10 @@ class SandboxWorkspace(Workspace):
     def data(self) -> Sequence[DataFile]:
         return self._data.describe()
 
+    async def given(self) -> Sequence[Given]:
+        """All that is copied into the workspace. Raises a ``SettingError`` if it cannot be given."""
+        return await self._data.found()
+
     async def check(self, files: WorkspaceFiles | None) -> None:
         """Raise a ``SettingError`` if the data cannot be given. ``files`` are those that are there already, if any can be."""
         given = await self._data.found()
