@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import signal
 import stat
 import sys
@@ -75,6 +76,20 @@ def read_file(path: Path, what: str) -> str:
         return decode(read_regular(path, _MOST_READ), f"{what} from {path}")
     except OSError as error:
         raise SettingError(f"{what} cannot be read from {path}: {error.strerror}") from error
+
+
+def has_piped_input() -> bool:
+    """Whether standard input is a pipe or a file, and not a terminal or nothing."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def is_input_ready(seconds: float) -> bool:
+    """Whether standard input has something to read, or its end, within so many seconds. Blocks."""
+    return bool(select.select([0], [], [], seconds)[0])
 
 
 def read_standard_input(what: str) -> str:

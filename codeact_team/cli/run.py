@@ -8,26 +8,36 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from codeact_team.cli.conversation import AnswerOnly, listener_of
-from codeact_team.cli.prompts import asking_the_person, read_file, read_standard_input
+from codeact_team.cli.prompts import (
+    asking_the_person,
+    has_piped_input,
+    is_input_ready,
+    read_file,
+    read_standard_input,
+)
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
+from codeact_team.config.components import is_component
+from codeact_team.config.document import read_document, walk
 from codeact_team.core import atomic_files as whole_files
 from codeact_team.core.atomic_files import Directory, NewFile
 from codeact_team.core.effects import Event
 from codeact_team.core.events import RunBegan
 from codeact_team.core.files import parent_of
 from codeact_team.core.visibility import readable
-from codeact_team.errors import SettingError
+from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run import TIME_LIMIT, TeamRun
 
 _ANSWER = "the answer"
+_PATIENCE = 1.0
+"""Seconds for the first byte of what is piped in."""
 
 
 @contextmanager
@@ -180,10 +190,36 @@ async def stoppable(runner: TeamRun, work: Coroutine[Any, Any, RunResult]) -> Ru
         return await work
 
 
-def read_task(task: str | None, file: Path | None) -> str | None:
-    """The task as the user gives it: in words, in a file, or on standard input; ``None`` if not at all."""
-    if file is None:
-        return read_standard_input("the task") if task == "-" else task
-    if task is not None:
-        raise SettingError("the task is given twice: as an argument and by --file")
-    return read_file(file, "the task")
+def _asks_by_input(config: str) -> bool:
+    """Whether an agent of a config reads the answers of a person from standard input."""
+    with suppress(CodeActTeamError):
+        values = (value for _, value in walk(read_document(config).data))
+        return any(
+            is_component(value) and str(value["provider"]).endswith(".UserProxyAgent") for value in values
+        )
+    # the run says what is wrong with it
+    return False
+
+
+def read_task(screen: Screen, config: str, task: str | None, file: Path | None) -> str | None:
+    """The task as the user gives it: in words, in a file, or on standard input; ``None`` if not at all.
+
+    What is piped in goes with it, as in ``cat log | codeact-team run codeact "What went wrong?"``.
+    """
+    if task == "-" and file is None:
+        return read_standard_input("the task")
+    if file is not None:
+        if task is not None:
+            raise SettingError("the task is given twice: as an argument and by --file")
+        task = read_file(file, "the task")
+    if not has_piped_input() or _asks_by_input(config):
+        return task
+    if not is_input_ready(_PATIENCE):
+        screen.notice(
+            "warning",
+            "nothing comes on standard input, and it is left out; to wait for it, give - as the task, and to be silent, "
+            "redirect it from /dev/null",
+        )
+        return task
+    piped = read_standard_input("what goes with the task").strip()
+    return "\n\n".join(filter(None, [task, piped])) or None

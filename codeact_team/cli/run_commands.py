@@ -68,6 +68,8 @@ def run(
 ) -> None:
     """Run a team, or a single agent, on a task.
 
+    What is piped in goes with the task: `cat log | codeact-team run codeact "What went wrong?"`.
+
     Without TASK, a config that brings its own task along, such as quickstart, runs that.
 
     The work is accepted if its review says so. Where nobody reviews, the last code must have succeeded, or a CodeAct
@@ -83,7 +85,7 @@ def run(
         from codeact_team.cli.run import read_task, run_command
         from codeact_team.runs.run import TeamRun
 
-        wanted = read_task(task, file)
+        wanted = read_task(screen, config, task, file)
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
             changes = changes_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -133,7 +134,7 @@ def test_the_task_comes_as_an_argument_on_stdin_or_in_a_file(tmp_path: Path, how
     (tmp_path / "task.txt").write_text("Wörter\nzählen\n")
     arguments = {"argument": ["Wörter\nzählen"], "stdin": ["-"], "file": ["--file", "task.txt"]}[how]
     command = ["run", talker(tmp_path, ["So be it."]), *arguments, "--json"]
-    result = codeact_team(*command, cwd=tmp_path, stdin="Wörter\nzählen\n")
+    result = codeact_team(*command, cwd=tmp_path, stdin="Wörter\nzählen\n" if how == "stdin" else "")
     assert messages(lines(result.stdout))[0]["content"] == "Wörter\nzählen"
 
 
@@ -232,3 +233,32 @@ def test_a_person_is_told_once_how_to_add_a_module_that_code_lacks(tmp_path: Pat
         == 1
     )
     assert "The sandbox has no module" in str(server.requests[1]["messages"])
+
+
+@pytest.mark.parametrize(("task", "sent"), [(["Why?"], "Why?\n\nline 1\nline 2"), ([], "line 1\nline 2")])
+def test_what_is_piped_in_goes_with_the_task(tmp_path: Path, task: list[str], sent: str):
+    with ScriptedServer.in_thread([Text("Because.")]) as server:
+        piped = codeact_team(
+            "run",
+            talker(tmp_path),
+            *task,
+            cwd=tmp_path,
+            stdin="line 1\nline 2\n",
+            **local_model(server.base_url),
+        )
+    assert "Because." in piped.stdout
+    assert server.requests[0]["messages"][-1]["content"] == sent
+
+
+def test_a_pipe_in_which_nothing_comes_does_not_keep_a_run_waiting(tmp_path: Path):
+    reading, writing = os.pipe()
+    with ScriptedServer.in_thread([Text("Because.")]) as server:
+        command = [*COMMAND[1:], "run", talker(tmp_path), "Why?"]
+        with start(
+            command, cwd=tmp_path, environment=environment(**local_model(server.base_url)), stdin=reading
+        ) as process:
+            _, stderr = process.communicate(timeout=50)
+    os.close(reading)
+    os.close(writing)
+    assert "warning: nothing comes on standard input, and it is left out" in stderr.decode()
+    assert server.requests[0]["messages"][-1]["content"] == "Why?"

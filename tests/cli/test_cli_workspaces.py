@@ -80,7 +80,7 @@ def test_a_work_dir_that_another_run_uses_is_refused_with_the_way_out(tmp_path: 
     with (
         ScriptedServer.in_thread([Slow(60, Text("late")), LIST, Text("Done.")]) as server,
         start(
-            command, cwd=tmp_path, environment=environment(**keys(server)), stdin=subprocess.PIPE
+            command, cwd=tmp_path, environment=environment(**keys(server)), stdin=subprocess.DEVNULL
         ) as process,
     ):
         wait_for_request(server)
@@ -100,7 +100,7 @@ def test_what_a_killed_run_has_made_is_there_when_it_is_resumed_and_counts_as_ma
     command = [*COMMAND[1:], "run", "codeact", "Go.", *set_all([CONFINED])]
     with ScriptedServer.in_thread([make, Slow(60, Text("late")), LIST, Text("Done.")]) as server:
         with start(
-            command, cwd=tmp_path, environment=environment(**keys(server)), stdin=subprocess.PIPE
+            command, cwd=tmp_path, environment=environment(**keys(server)), stdin=subprocess.DEVNULL
         ) as process:
             while len(server.requests) < 2:
                 time.sleep(0.01)

@@ -13,7 +13,8 @@ from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import RecordedError
-from codeact_team.runs.journal.history import EffectRecord, History
+from codeact_team.runs.journal.effect_records import EffectRecord
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.requests import Request, recorded_error, request_of
 
 logger = logging.getLogger(__name__)

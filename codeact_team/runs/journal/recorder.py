@@ -24,7 +24,8 @@ from codeact_team.core.places import place_of
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.runs.journal.blobs import SINCE, Blobs, Room, is_light
-from codeact_team.runs.journal.history import EffectRecord, History
+from codeact_team.runs.journal.effect_records import EffectRecord
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.lines import (
     Known,
     Repetitions,

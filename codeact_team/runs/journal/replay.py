@@ -19,7 +19,8 @@ from codeact_team.errors import JournalError, RecordedError
 from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
 from codeact_team.runs.journal.chat_input import ChatInput
 from codeact_team.runs.journal.differences import difference
-from codeact_team.runs.journal.history import EffectRecord, EffectState, History
+from codeact_team.runs.journal.effect_records import EffectRecord, EffectState
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.requests import Request, inside
 from codeact_team.runs.journal.restoration import put_files, warn_of_unkept
 

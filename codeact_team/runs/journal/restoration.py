@@ -26,7 +26,8 @@ from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
 from codeact_team.runs.journal.differences import difference
-from codeact_team.runs.journal.history import EffectRecord, History, SandboxHistory
+from codeact_team.runs.journal.effect_records import EffectRecord, SandboxHistory
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorder import Recorder, as_entry, workspace_of
 from codeact_team.runs.journal.requests import repeating
 from codeact_team.tools.autogen_parts import PartBlock

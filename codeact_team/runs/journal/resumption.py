@@ -20,7 +20,8 @@ from codeact_team.core.places import place_of
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.runs.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
 from codeact_team.runs.journal.chat_input import ChatInput
-from codeact_team.runs.journal.history import EffectRecord, EffectState, ForkKey, History
+from codeact_team.runs.journal.effect_records import EffectRecord, EffectState, ForkKey
+from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.requests import Request, inside
 from codeact_team.runs.journal.restoration import END, Restoration
