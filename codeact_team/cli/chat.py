@@ -33,7 +33,7 @@ _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
     _FILES: "list the files that the code has made or changed",
     "/save": "copy these files to a directory, such as /save results",
-    UNDO: "undo the last message: what it has added to the conversation, and done to the variables",
+    UNDO: "undo the last message: its part of the conversation, and its changes of the variables",
     RESET: "forget the conversation and the variables",
     "/help": "show this",
     "/exit": "leave, as do exit and quit",
@@ -126,7 +126,7 @@ class _Chat:
             assert self._reopen is not None, "else nothing is undone"
             self.runner, self._is_reopened = self._reopen(self.runner), True
             self._screen.notice(
-                "note", "the last message is undone, and what it has done to the variables", again=True
+                "note", "the last message is undone, and so are its changes of the variables", again=True
             )
 
     async def _is_undone(self) -> bool:
@@ -151,7 +151,7 @@ class _Chat:
         async def ask() -> str:
             nonlocal is_new, has_left
             is_new = True
-            # after an input was undone, what is before this was printed already
+            # after an input was undone, all before this was printed already
             self.runner.dispatcher.listen(self._listener, essential=True)
             read = self._read = self._read or self._reader()
             while (text := await read()) is not None:
@@ -194,7 +194,7 @@ class _Chat:
     async def _is_known_here(self, text: str) -> bool:
         """Do what a command asks for that changes nothing in the chat; returns whether it is one."""
         if text == UNDO and not (self._reopen and self.runner.can_undo):
-            self._screen.notice("warning", "there is nothing to undo", again=True)
+            self._screen.notice("warning", "nothing to undo", again=True)
             return True
         save = _SAVE.fullmatch(text)
         if text == _FILES or save is not None:
@@ -203,7 +203,7 @@ class _Chat:
         if is_for_team(text):
             return False
         if text != "/help":
-            self._screen.notice("warning", f"there is no command {text}", again=True)
+            self._screen.notice("warning", f"{text} is no command", again=True)
         for command, what in _COMMANDS.items():
             self._screen.notice("note", f"{command:7} {what}", again=True)
         if self._with_a_person:

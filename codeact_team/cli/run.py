@@ -37,7 +37,7 @@ from codeact_team.runs.run import TIME_LIMIT, TeamRun
 
 _ANSWER = "the answer"
 _PATIENCE = 1.0
-"""Seconds for the first byte of what is piped in."""
+"""Seconds for the first byte on standard input."""
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def _asks_by_input(config: str) -> bool:
         return any(
             is_component(value) and str(value["provider"]).endswith(".UserProxyAgent") for value in values
         )
-    # the run says what is wrong with it
+    # the run reports the error
     return False
 
 

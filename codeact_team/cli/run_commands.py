@@ -268,7 +268,7 @@ def chat(
 
     Where standard input is no terminal, each of its lines is a message.
 
-    The chat is kept as a run is: `chat --continue`, or `resume`, go on with it, and its variables are there, also after
+    The chat is kept as a run is: `chat --continue`, or `resume`, resumes it with its variables, also after
     a kill. `runs`, `show`, `replay` and `export` know it.
 
     Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 3 parked, until
@@ -297,7 +297,7 @@ def chat(
             if go_on:
                 if model or base_url or data or package or continue_in or no_record:
                     raise SettingError(
-                        "--continue goes on with the model, the server and the data that the chat has, and keeps it: leave "
+                        "--continue keeps the model, the server and the data of the chat: leave "
                         "--model, --base-url, --data, --package, --continue-in and --no-record out"
                     )
                 runner = chat_of(again(last_chat(run_dir, config)))

@@ -108,7 +108,7 @@ class Workspace:
 
     @property
     def is_own(self) -> bool:
-        """Whether nobody but this run uses it, so that it can be made anew when the run is resumed."""
+        """Whether it belongs to this run only, so that it can be made anew when the run is resumed."""
         return True
 
     async def put(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:

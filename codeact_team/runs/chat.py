@@ -103,7 +103,7 @@ class TeamChat(TeamRun):
         """The next input: of the record, or else of the person, whom ``ask`` asks.
 
         Raises:
-            CancelledError: If ``ask`` has raised that, as the person leaves: the chat can go on from there.
+            CancelledError: If ``ask`` has raised that, as the person leaves: the chat can be resumed there.
         """
         self.recording.set_stopping(False)
         text = await self.dispatcher.perform(ChatInput(), ask)
@@ -134,7 +134,7 @@ class TeamChat(TeamRun):
         return self._inputs > 0 and self.recording.place is not None
 
     async def run(self, task: str, seconds: float | None = None) -> RunResult:
-        """Let the team, which remembers the tasks before, work on a task. The result says what went wrong.
+        """Have the team, which remembers the tasks before, work on a task. The result has the error, if any.
 
         Args:
             task: What to do.
@@ -145,7 +145,7 @@ class TeamChat(TeamRun):
         return self.last
 
     async def take(self, text: str, seconds: float | None = None) -> ChatReply:
-        """Do what an input asks for: a task, ``/run`` with Python, or ``/reset``. What goes wrong is in what is returned.
+        """Do what an input asks for: a task, ``/run`` with Python, or ``/reset``. The reply has the error, if any.
 
         Args:
             text: The input.

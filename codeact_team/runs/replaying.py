@@ -161,7 +161,7 @@ class ReplayedRun:
             return await self.again()
 
     async def again(self) -> RunResult:
-        """Replay it within the open team, which then may go on."""
+        """Replay it within the open team, which may continue then."""
         chat = self.runner
         if self.task is not None:
             return await chat.run(self.task)

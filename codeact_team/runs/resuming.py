@@ -122,7 +122,7 @@ def last_chat(directory: Path, config: str | None = None) -> RunDirectory:
         config: The name of the config that it has; ``None`` for any.
 
     Raises:
-        JournalError: If there is none.
+        JournalError: If none was.
     """
     here = os.getcwd()
     for run in runs_in(directory):
@@ -132,7 +132,7 @@ def last_chat(directory: Path, config: str | None = None) -> RunDirectory:
                 return run
     named = "" if config is None else f" with {config}"
     raise JournalError(
-        f"there is no chat{named} to go on with in {directory}: begin one by `codeact-team chat CONFIG`"
+        f"{directory} has no chat{named} from this directory: begin one by `codeact-team chat CONFIG`"
     )
 
 

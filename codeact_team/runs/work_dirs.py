@@ -56,7 +56,7 @@ def _claimed(real: str, work_dir: str, setting: str, run: str) -> Generator[None
                 name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
             )
         except (OSError, JournalError) as error:
-            logger.debug("nobody is told that the run works in %s: %s", work_dir, error)
+            logger.debug("no other run will know that this one works in %s: %s", work_dir, error)
             yield
             return
         stack.callback(os.close, file)

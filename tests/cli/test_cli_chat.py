@@ -235,7 +235,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_leaves_where_there_is_none(tmp
 def test_commands_are_words_of_their_own_and_everything_else_is_a_message(tmp_path: Path):
     with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
         ask(terminal, "/resett")
-        terminal.wait_for("warning: there is no command /resett\n")
+        terminal.wait_for("warning: /resett is no command\n")
         ask(terminal, "/help")
         terminal.wait_for(
             "/reset  forget the conversation and the variables\n/help   show this\n"

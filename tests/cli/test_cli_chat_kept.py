@@ -241,7 +241,7 @@ def test_undo_brings_back_variables_files_and_the_conversation_and_stays_undone(
                 ask(terminal, "/undo")
                 terminal.wait_for("the last message is undone")
             ask(terminal, "/undo")
-            terminal.wait_for("there is nothing to undo")
+            terminal.wait_for("nothing to undo")
             ask(terminal, "Show x once more.")
             terminal.wait_for("NameError: name 'x' is not defined")
             assert leave(terminal) == 0

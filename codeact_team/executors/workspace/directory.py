@@ -49,7 +49,7 @@ def _held(directory: Path) -> str | None:
 
 
 class OwnWorkspaces:
-    """The directories for the workspaces of one run, which nobody else uses, and which stay when it has ended.
+    """The directories for the workspaces of one run, which belong to it only, and stay when it has ended.
 
     Args:
         top: The directory of the first one; the others have its name, and a number.
@@ -72,7 +72,7 @@ _own: ContextVar[OwnWorkspaces | None] = ContextVar("codeact_team_own_workspaces
 def own_workspaces(top: Path | None) -> Generator[None]:
     """Within it, an executor that is made without a ``work_dir`` works in a directory at ``top`` that stays.
 
-    Without ``top``, its directory is temporary, as elsewhere.
+    Without ``top``, its directory is temporary.
     """
     token = _own.set(None if top is None else OwnWorkspaces(top))
     try:
@@ -88,7 +88,7 @@ class WorkspaceDirectory:
     the user ``owner``, by default root.
 
     Attributes:
-        is_own: Whether nobody but the run uses it.
+        is_own: Whether it belongs to one run only.
         lasts: Whether it stays.
     """
 

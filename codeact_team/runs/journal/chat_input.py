@@ -10,11 +10,11 @@ from codeact_team.core.events import QuestionAnswered, QuestionAsked
 RESET = "/reset"
 """The input that forgets the conversation, and what the code has left in its interpreters."""
 UNDO = "/undo"
-"""The input that undoes the one before: a chat that is resumed is as if that had never been entered."""
+"""The input that undoes the one before: a resumed chat does not have that any more."""
 
 
 class ChatInput(Effect[str]):
-    """A person is asked for the next input of a chat. A chat that is left is cancelled here, and goes on here."""
+    """A person is asked for the next input of a chat. A chat that is left is cancelled here, and resumed here."""
 
     kind = "chat_input"
     form = TypeAdapter(str)

@@ -44,7 +44,7 @@ class EffectRecord:
         waits_for: The number of the question to a person that has to be answered before it begins; ``None`` once that is.
         is_given: Whether it was answered after the run had ended, and its caller does not have the answer yet.
         has_left_files: Whether it was interrupted, and the files that it left are recorded.
-        was_stopped: Whether it had not ended, or was cancelled, when a person stopped the work in a chat that then went on.
+        was_stopped: Whether it had not ended, or was cancelled, when a person stopped the work, and the chat continued.
     """
 
     n: int

@@ -86,7 +86,7 @@ class History:
         self._is_stopped = False
         """Whether the work on it was stopped."""
         self._stopped: set[int] = set()
-        """Inputs on which a person has stopped the work, after which the chat went on."""
+        """Inputs on which a person has stopped the work, after which the chat continued."""
         self._inputs: list[tuple[EffectRecord, defaultdict[ForkKey, SandboxHistory]]] = []
         """The inputs of a chat that are not undone, each with what code had left before it."""
         self._undone: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -175,7 +175,7 @@ class History:
         return self._forks[fork.n].promotion is not None
 
     def was_stopped(self, chat_input: int | None) -> bool:
-        """Whether a person has stopped the work on an input of a chat, which then went on."""
+        """Whether a person has stopped the work on an input of a chat, which then continued."""
         return chat_input in self._stopped
 
     def may_continue(self, fork: EffectRecord) -> bool:
@@ -349,7 +349,7 @@ class History:
                 sandbox.forget()
 
     def _undo(self, numbers: range) -> None:
-        """Take effects as if they had never been asked for."""
+        """Leave effects out of the history."""
         for effect in self._each_effect:
             if effect.n in numbers:
                 effect.is_taken = True
@@ -361,7 +361,7 @@ class History:
             entries[:] = [entry for entry in entries if entry[0] not in numbers]
 
     def _settle_for_chat(self, effect: EffectRecord) -> None:
-        """Take an effect for over, however it ended: the chat went on without it."""
+        """Take an effect for over, however it ended: the chat continued without it."""
         effect.went_on = effect.went_on or effect.state is EffectState.FAILED
         if effect.state is not EffectState.UNDER_WAY:
             return
@@ -371,7 +371,7 @@ class History:
             effect.state = EffectState.ANSWERED
             self.sandboxes[effect.place, effect.attempt].add(effect, ran)
         elif "block" in effect.kind:
-            # nobody knows how far it got
+            # how far it got is unknown
             self.sandboxes[effect.place, effect.attempt].is_repeatable = False
 
     def _let_call_wait(self, question: EffectRecord, ask: Mapping[str, Any]) -> None:

@@ -233,7 +233,7 @@ class Recorder:
             self._stopping.set()
             return
         self._stopping.clear()
-        # what was at work does not go on
+        # nothing is at work any more
         self._at_work.clear()
 
     async def until_stopping(self) -> None:
