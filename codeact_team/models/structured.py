@@ -230,7 +230,7 @@ _MARK_LENGTH = 12
 _REFUSING_STATUSES = frozenset({400, 422})
 _CUT_SHORT = {
     "length": "The model's answer was cut off at its token limit.",
-    "content_filter": "The model's answer was stopped by the provider's content filter.",
+    "content_filter": "The model declined, or was stopped by the provider's content filter.",
 }
 _TOOL_CALLS = "The model called tools where an answer was asked for."
 _ASK_AGAIN = "Your answer could not be used. {problem} Answer again, with the JSON object alone."
