@@ -154,7 +154,9 @@ class Turn:
         """Tell a verdict, and what the model thought; the message of that id tells it, too."""
         verdict = judged.value
         await self.think(judged.thought)
-        judged_event = Judged(agent=self.source, message_id=message_id, **verdict.model_dump())
+        judged_event = Judged(
+            agent=self.source, message_id=message_id, **verdict.model_dump(exclude={"unreadable"})
+        )
         emit(judged_event, self.dispatcher)
         return verdict
 

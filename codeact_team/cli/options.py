@@ -15,6 +15,7 @@ import typer
 from codeact_team.core.shipped import shipped_configs
 
 if TYPE_CHECKING:
+    from codeact_team.cli.run import ResumeHint
     from codeact_team.cli.screen import Screen
     from codeact_team.config.overrides import ForEvery
     from codeact_team.core.providers import Policy
@@ -142,6 +143,26 @@ def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
     from codeact_team.core.providers import Policy
 
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
+
+
+def hint_of(
+    allow: list[str] | None,
+    allow_unsafe: bool,
+    output: Path | None,
+    out: Path | None,
+    record_mib: int,
+    sync: bool,
+) -> ResumeHint:
+    """What says how the run is resumed, by the same options."""
+    from codeact_team.cli.run import ResumeHint
+
+    needed = [option for namespace in allow or () for option in ("--allow", namespace)]
+    needed += ["--allow-unsafe"] if allow_unsafe else []
+    wanted = [] if output is None else ["-o", str(output)]
+    wanted += [] if out is None else ["--out", str(out)]
+    wanted += [] if record_mib == RECORD_MIB else ["--record-mib", str(record_mib)]
+    wanted += ["--sync"] if sync else []
+    return ResumeHint(needed, wanted)
 
 
 def changes_of(

@@ -43,6 +43,7 @@ _STYLES = {
     RunState.NOT_ACCEPTED: "yellow",
     RunState.STOPPED: "yellow",
     RunState.PARKED: "bold yellow",
+    RunState.ANSWERED: "bold yellow",
 }
 
 

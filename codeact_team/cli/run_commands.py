@@ -27,6 +27,7 @@ from codeact_team.cli.options import (
     Sync,
     Timeout,
     changes_of,
+    hint_of,
     policy_of,
     reported,
     traced,
@@ -78,6 +79,7 @@ def run(
         wanted = read_task(task, file)
         changes = changes_of(overrides, model, base_url, data)
         policy = policy_of(allow, allow_unsafe)
+        hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
             runner = TeamRun(
                 config,
@@ -89,7 +91,14 @@ def run(
                 sync=sync,
             )
             code = run_command(
-                screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+                screen,
+                runner,
+                wanted,
+                seconds=timeout,
+                output=output,
+                hint=hint,
+                as_json=as_json,
+                quiet=quiet,
             )
         raise typer.Exit(code)
 
@@ -123,6 +132,7 @@ def resume(
         from codeact_team.runs.journal.run_directory import find_run
         from codeact_team.runs.resuming import resumed
 
+        hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
             changes = changes_of(overrides)
             policy = policy_of(allow, allow_unsafe)
@@ -137,7 +147,7 @@ def resume(
                 confirm=confirming(screen, as_json=as_json),
             )
             code = run_command(
-                screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+                screen, runner, task, seconds=timeout, output=output, hint=hint, as_json=as_json, quiet=quiet
             )
         raise typer.Exit(code)
 

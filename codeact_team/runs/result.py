@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from autogen_core.models import RequestUsage
 
+from codeact_team.agents.observations import Ending
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockBegan, BudgetSpent, ModelCallEnded, RunBegan, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
@@ -221,6 +222,18 @@ class RunFile:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Cause:
+    """How the work of an agent ended without an answer, or with a verdict that could not be read."""
+
+    agent: str
+    ending: Ending
+
+    def to_text(self) -> str:
+        """The same for a person."""
+        return f"{self.agent}: {self.ending.sentence}"
+
+
 @dataclass(kw_only=True)
 class RunResult(Event, type="result"):
     """The result of a run, its last event.
@@ -232,6 +245,7 @@ class RunResult(Event, type="result"):
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
         objection: Why work that nobody has judged does not count as accepted.
+        cause: The agent's ending that kept the work from being accepted, if it was one.
         error: What went wrong, and what to do.
         is_transient: Whether the same run may succeed a little later.
         is_of_infrastructure: As of :func:`is_of_infrastructure`.
@@ -249,6 +263,7 @@ class RunResult(Event, type="result"):
     seconds: float
     stop_reason: str | None = None
     objection: str | None = None
+    cause: Cause | None = None
     error: str | None = None
     is_transient: bool = False
     is_of_infrastructure: bool = False

@@ -100,10 +100,12 @@ class TeamRun:
     Attributes:
         dispatcher: Takes listeners, which receive at last a :class:`RunResult` for each run, and interceptors.
         team: The open team.
+        document: What it was made of.
         files: Finds the files of the run, and copies them.
     """
 
     team: Team | ChatAgent | None = None
+    document: Document | None = None
 
     def __init__(
         self,
@@ -269,6 +271,7 @@ class TeamRun:
         """Within it, the team is open."""
         async with Scope() as self._scope:
             telemetry.trace(self._outer or self.dispatcher, *span_settings(config, self._source))
+            self.document = config.document
             self.team = make_runnable(config)
             self.bypassing_parts = bypassing_parts(self.team)
             self.recording.refuse_what_passes(self.bypassing_parts)

@@ -173,7 +173,7 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
     [
         ([FAILED, WORKS, ANSWER], [], 0, "── accepted · 6 messages · 330 tokens"),
         ([WORKS, FAILED, ANSWER], [], 1, "── not accepted · "),
-        ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: max steps\n"),
+        ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: the steps are used up\n"),
         ([WORKS, ANSWER, REJECT, ANSWER, REJECT], ["max_reflections=1"], 1, "── not accepted · "),
     ],
 )

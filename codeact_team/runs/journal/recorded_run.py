@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -106,6 +106,13 @@ class RecordedRun:
             if entry.get("type") == kind.type and isinstance(event := self._event(entry, reader), kind):
                 yield event
 
+    def changes(self) -> Sequence[str]:
+        """The overrides of the config with which it was last resumed, all that go on to hold."""
+        with self._since_resumed() as log:
+            entry = next(iter(log.new()), None)
+        changes: Any = None if entry is None or "resumed" not in entry else entry.get("set")
+        return [str(change) for change in changes or ()]
+
     @property
     def is_running(self) -> bool:
         """Whether a process writes it."""
@@ -157,6 +164,13 @@ class RecordedRun:
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next(entries, None)
         return last is not None and "delivered" in last
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether a question of the parked run was answered."""
+        with closing(read_backwards(self.directory.lines)) as entries:
+            last = next(entries, None)
+        return last is not None and "given" in last
 
     def effects(self) -> Iterator[RecordedEffect]:
         """Its effects in the order of their ends, and then those that have not ended.

@@ -102,6 +102,11 @@ class RunDirectory:
         return self.path / _LINES
 
     @property
+    def config_file(self) -> Path:
+        """The config of the run."""
+        return self.path / _CONFIG
+
+    @property
     def is_begun(self) -> bool:
         """Whether it has a run."""
         return (self.path / _ABOUT).is_file()
@@ -177,7 +182,7 @@ class RunDirectory:
 
     def config(self) -> str:
         """The config of the run, in YAML."""
-        file = self.path / _CONFIG
+        file = self.config_file
         try:
             with reading(file):
                 return read_regular(file, _MOST).decode()

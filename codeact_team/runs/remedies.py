@@ -1,0 +1,186 @@
+"""What a person can do about a run that was not accepted: raise the limit that ended it, or change something and begin anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from codeact_team.agents.agent_config import ToolLimits
+from codeact_team.agents.codeact.config import Limits
+from codeact_team.agents.observations import Ending
+from codeact_team.config.components import described_components
+from codeact_team.config.document import Document, dotted
+from codeact_team.runs.result import Cause, RunResult
+from codeact_team.runs.run import TIME_LIMIT
+
+_TIME_LIMIT = re.compile(rf"{TIME_LIMIT} (?P<limit>[\d.e+]+) seconds is reached")
+_NUMBER = r"[\d,.e+]+"
+_CONDITIONS = (
+    # how AutoGen's conditions and ours name what was reached, and the setting that limits it
+    (rf"Maximum number of messages (?P<limit>{_NUMBER}) reached", "MaxMessageTermination", "max_messages"),
+    (rf"Maximum number of turns (?P<limit>{_NUMBER}) reached", "", "max_turns"),
+    (
+        r"Token usage limit reached, total token count: (?P<spent>\d+)",
+        "TokenUsageTermination",
+        "max_total_token",
+    ),
+    (
+        r"Token usage limit reached,.* prompt token count: (?P<spent>\d+)",
+        "TokenUsageTermination",
+        "max_prompt_token",
+    ),
+    (
+        r"Token usage limit reached,.* completion token count: (?P<spent>\d+)",
+        "TokenUsageTermination",
+        "max_completion_token",
+    ),
+    (rf"Timeout of (?P<limit>{_NUMBER}) seconds reached", "TimeoutTermination", "timeout_seconds"),
+    (
+        rf"the team's time limit of (?P<limit>{_NUMBER}) seconds is reached",
+        "TimeoutTermination",
+        "timeout_seconds",
+    ),
+    *(
+        (
+            rf"the budget is used up: (?P<spent>{_NUMBER}) of (?P<limit>{_NUMBER}) .*; a higher {setting} of",
+            "BudgetTermination",
+            setting,
+        )
+        for setting in (
+            *("max_model_calls", "max_tokens", "max_cost", "max_seconds"),
+            *("max_tool_calls", "max_processor_seconds"),
+        )
+    ),
+)
+_DEFAULTS = {
+    Ending.MAX_STEPS: Limits.model_fields["max_steps"].default,
+    Ending.MAX_SECONDS: None,
+    Ending.MAX_TOKENS: None,
+}
+"""The limits of an agent, each with its default; the setting is called as the ending."""
+_OTHER_MODEL = "run it again with another one, by --model NAME"
+_MAX_TOKENS = 8192
+"""The token limit of a reply that is proposed where the config sets none."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A component of a config."""
+
+    path: str
+    provider: str
+    settings: Mapping[str, Any]
+
+    def at(self, setting: str) -> str:
+        """The path of one of its settings, for -s."""
+        return f"{self.path}.config.{setting}".removeprefix(".")
+
+
+def higher_limit(document: Document, result: RunResult) -> str | None:
+    """The option of `resume` that raises the limit by which a run has ended; ``None`` if that was no limit, or is not found."""
+    reason = result.stop_reason or ""
+    if (time := _TIME_LIMIT.match(reason)) is not None:
+        return f"--timeout {_doubled(float(time['limit']))}"
+    parts = list(_parts(document))
+    if reached := list(dict.fromkeys(_higher_limits_of_team(parts, reason))):
+        return " ".join(reached)
+    if result.cause is None or (agent := _named(parts, result.cause.agent)) is None:
+        return None
+    return _higher_limit_of(agent, result.cause.ending, result)
+
+
+def _higher_limits_of_team(parts: Sequence[_Part], reason: str) -> Iterator[str]:
+    # a team may have reached several at once
+    for pattern, provider, setting in _CONDITIONS:
+        if (reached := re.search(pattern, reason)) is None:
+            continue
+        named = reached.groupdict()
+        spent, limit = (_number(named[key]) if named.get(key) else None for key in ("spent", "limit"))
+        for part in parts:
+            value = part.settings.get(setting)
+            if part.provider.endswith(provider) and isinstance(value, int | float):
+                if value == limit if limit is not None else value <= (spent or 0):
+                    yield f"-s {part.at(setting)}={_doubled(max(value, spent or 0))}"
+
+
+def _higher_limit_of(agent: _Part, ending: Ending, result: RunResult) -> str | None:
+    if ending is Ending.MAX_CALLS:
+        limits: Mapping[str, Any] = agent.settings.get("tool_limits") or {}
+        most = _doubled(limits.get("max_calls", ToolLimits.model_fields["max_calls"].default))
+        if not limits:
+            # only the last step of a path may be a new key
+            return f"-s '{agent.at('tool_limits')}={{max_calls: {most}}}'"
+        return f"-s {agent.at('tool_limits')}.max_calls={most}"
+    limit = agent.settings.get(ending.value, _DEFAULTS.get(ending))
+    if ending not in _DEFAULTS or not isinstance(limit, int | float):
+        return None
+    used = result.usage.prompt_tokens + result.usage.completion_tokens if ending is Ending.MAX_TOKENS else 0
+    return f"-s {agent.at(ending.value)}={_doubled(max(limit, used))}"
+
+
+def advice(document: Document, result: RunResult) -> str | None:
+    """What may help in a new run, where going on with this one does not; ``None`` if there is no such advice."""
+    match result.cause:
+        case Cause(ending=Ending.CUT_OFF):
+            return _advice_on_cut_off(_client_of(document, result.cause.agent))
+        case Cause(ending=Ending.UNREADABLE_VERDICT):
+            return _advice_on_verdicts(_client_of(document, result.cause.agent))
+        case Cause(ending=Ending.REFUSED):
+            return f"another wording of the task may help, or another model: {_OTHER_MODEL}"
+        case Cause(ending=Ending.NO_SUCH_TOOL):
+            return f"this model calls tools where it is to write code: {_OTHER_MODEL}"
+        case Cause(ending=Ending.NO_ANSWER | Ending.STUCK):
+            return f"another model may come further: {_OTHER_MODEL}"
+        case _:
+            return None
+
+
+def _advice_on_cut_off(client: _Part | None) -> str:
+    context = "a local server may also limit the context, as Ollama does by OLLAMA_CONTEXT_LENGTH"
+    if client is None or not client.provider.startswith(
+        ("autogen_ext.models.openai.", "autogen_ext.models.anthropic.")
+    ):
+        return f"longer replies may help: raise the token limit of the model client; {context}"
+    setting = "max_completion_tokens" if "max_completion_tokens" in client.settings else "max_tokens"
+    limit = client.settings.get(setting)
+    most = _doubled(limit) if isinstance(limit, int) else _MAX_TOKENS
+    return f"longer replies may help: run it again with -s {client.at(setting)}={most}; {context}"
+
+
+def _advice_on_verdicts(client: _Part | None) -> str:
+    if client is None:
+        return f"a model with structured output may help: {_OTHER_MODEL}"
+    text = f"a model with structured output may help: run it again with -s {client.at('model')}=NAME"
+    info = client.settings.get("model_info")
+    if isinstance(info, dict) and not info.get("structured_output"):  # pyright: ignore[reportUnknownMemberType]
+        text += f", or, if the server can do that, -s {client.at('model_info')}.structured_output=true"
+    return text
+
+
+def _client_of(document: Document, agent: str) -> _Part | None:
+    """The model client of an agent."""
+    parts = list(_parts(document))
+    owner = _named(parts, agent)
+    path = owner and owner.at("model_client")
+    return next((part for part in parts if part.path == path), None)
+
+
+def _named(parts: Sequence[_Part], agent: str) -> _Part | None:
+    found = [part for part in parts if part.settings.get("name") == agent]
+    return found[0] if len(found) == 1 else None
+
+
+def _parts(document: Document) -> Iterator[_Part]:
+    for path, value in described_components(document.data):
+        if isinstance(value["config"], dict):
+            yield _Part(dotted(path), value["provider"], value["config"])  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _doubled(limit: float) -> str:
+    return str(2 * limit) if isinstance(limit, int) else f"{2 * limit:.12g}"
