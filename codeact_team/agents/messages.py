@@ -41,7 +41,7 @@ class Fault:
     Attributes:
         ending: How the agent's work ends if no better reply comes.
         was: What the reply was.
-        advice: What the model is to do instead.
+        advice: The next step for the model.
     """
 
     ending: Ending
@@ -49,7 +49,7 @@ class Fault:
     advice: str
 
     def to_text(self) -> str:
-        """What the model is told."""
+        """The remark for the model."""
         return f"Your reply was {self.was}, so no code in it was run. {self.advice}"
 
 

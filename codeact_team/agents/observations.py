@@ -44,7 +44,7 @@ class Ending(StrEnum):
     CUT_OFF = "cut_off"
     """The model's replies were cut off, such as at its token limit; the answer is the best from what was there."""
     NO_SUCH_TOOL = "no_such_tool"
-    """The model called tools that nobody offers; the answer is as with the one before."""
+    """The model called tools that it was not offered; the answer is as with the one before."""
     UNREADABLE_VERDICT = "unreadable_verdict"
     """What a model said of the work could not be read as a verdict."""
     MAX_STEPS = "max_steps"

@@ -38,7 +38,7 @@ class ReflectionTerminationConfig(BaseModel):
 class ReflectionTermination(TerminationCondition, Component[ReflectionTerminationConfig]):
     """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
 
-    It also ends a team whose reviewer's verdict could not be read twice in a row: nobody can learn from these.
+    It also ends a team whose reviewer's verdict could not be read twice in a row: no agent can learn from these.
 
     Args:
         **settings: The fields of :class:`ReflectionTerminationConfig`.

@@ -156,13 +156,11 @@ def hint_of(
     """What says how the run is resumed, by the same options."""
     from codeact_team.cli.run import ResumeHint
 
-    needed = [option for namespace in allow or () for option in ("--allow", namespace)]
-    needed += ["--allow-unsafe"] if allow_unsafe else []
     wanted = [] if output is None else ["-o", str(output)]
     wanted += [] if out is None else ["--out", str(out)]
     wanted += [] if record_mib == RECORD_MIB else ["--record-mib", str(record_mib)]
     wanted += ["--sync"] if sync else []
-    return ResumeHint(needed, wanted)
+    return ResumeHint(policy_of(allow, allow_unsafe).options, wanted)
 
 
 def changes_of(

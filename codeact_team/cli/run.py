@@ -90,7 +90,7 @@ class ResumeHint:
     """
 
     def __init__(self, needed: Sequence[str] = (), wanted: Sequence[str] = ()) -> None:
-        self._needed, self._wanted = needed, wanted
+        self.needed, self._wanted = needed, wanted
         self._record: str | None = None
         self._result: RunResult | None = None
         self._questions: Sequence[OpenQuestion] = ()
@@ -114,7 +114,7 @@ class ResumeHint:
         """The end of an error about something that was not delivered: the command that tries again, by an option."""
         if self._record is None:
             return ""
-        return f"; to try again: {_command('resume', self._record, *self._needed)} {option}"
+        return f"; to try again: {command('resume', self._record, *self.needed)} {option}"
 
     def text(
         self,
@@ -130,7 +130,7 @@ class ResumeHint:
             document: The config of the run, if it is known.
             record: Its directory, if it was moved.
             of_program: Whether a program gives the team its tasks.
-            still_open: The numbers of the questions that nobody has answered; ``None`` for all.
+            still_open: The numbers of the questions without an answer; ``None`` for all.
         """
         result, place = self._result, record or self._record
         if result is not None and result.ending is RunEnding.ACCEPTED:
@@ -138,7 +138,7 @@ class ResumeHint:
         if place is not None and self._record is not None:
             if of_program and not self.is_parked:
                 return "to go on: run the program again"
-            resume = _command("resume", place, *self._needed, *self._wanted)
+            resume = command("resume", place, *self.needed, *self._wanted)
             if self.is_parked:
                 return self._to_answer(place, resume, still_open)
             if result is None or result.ending is not RunEnding.NOT_ACCEPTED:
@@ -163,11 +163,12 @@ class ResumeHint:
         lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
         if not all(question.is_lost for question in questions):
             which = ("--question", "N") if questions[1:] else ()
-            lines.append(f"to answer: {_command('answer', place, *which)} ANSWER")
+            lines.append(f"to answer: {command('answer', place, *which)} ANSWER")
         return "\n".join([*lines, f"to go on: {resume}"])
 
 
-def _command(name: str, record: str, *options: str) -> str:
+def command(name: str, record: str, *options: str) -> str:
+    """A command about a recorded run, for a person to copy."""
     return shlex.join(["codeact-team", name, readable(record), *options])
 
 
@@ -209,7 +210,7 @@ def run_command(
     if result.files_due:
         lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
         screen.notice("error", f"{lacking} not copied{hint.redelivery('--out DIR')}")
-    # a question that nobody gets to see is answered by nobody
+    # a person can only answer a question that is shown
     if (
         not as_json
         and (hint.is_parked or not quiet)

@@ -25,7 +25,7 @@ from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, find_run
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState
 from codeact_team.runs.pages.page import write_page
-from codeact_team.runs.recording import config_of
+from codeact_team.runs.recording import config_of, options_of
 from codeact_team.runs.result import RunResult
 
 _MAX_TITLE = 100
@@ -53,6 +53,7 @@ def show_command(
         return 0
     if kept.state is RunState.CRASHED:
         screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
+    resume_hint.needed = options_of(run)
     hint = resume_hint.text(
         _config_of(run),
         str(directory.path),

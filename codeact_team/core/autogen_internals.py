@@ -159,7 +159,7 @@ def repaired(loaded: Any) -> Any:
 
 
 def keep_refusals(client: ChatCompletionClient) -> None:
-    """Let a client of OpenAI's return the words of a refusal as an answer that was filtered: AutoGen drops them."""
+    """Make a client of OpenAI's return the words of a refusal as a filtered answer: AutoGen drops them."""
     if not any(kind.__module__.startswith("autogen_ext.models.openai.") for kind in type(client).__mro__):
         return
     inner: Any = getattr(client, "_client", None)

@@ -35,7 +35,7 @@ class RunState(StrEnum):
     STOPPED = RunEnding.STOPPED.value
     PARKED = RunEnding.PARKED.value
     ANSWERED = "answered"
-    """It was parked, its questions are answered, and it has not gone on yet."""
+    """It was parked, its questions are answered, and it is not resumed yet."""
     CRASHED = "crashed"
     """It has no end, and no process holds it."""
     DAMAGED = "damaged"

@@ -307,7 +307,7 @@ def refuse_elsewhere(about: About, directory: RunDirectory) -> None:
         place = path.relative_to(made_in) if path.is_relative_to(made_in) else path
         command = "the program again" if about.task is None else f"codeact-team resume {_shell(place)}"
         raise JournalError(
-            f"the run {about.id} was made in {readable(str(made_in))}, from which paths in its config lead. There it goes on: "
+            f"the run {about.id} was made in {readable(str(made_in))}, from which paths in its config lead; resume it there: "
             f"cd {_shell(made_in)} && {command}"
         )
 
@@ -421,7 +421,7 @@ def shown_to(
         JournalError: If the run cannot be read; or it is not this user's, and nobody confirms it.
         ConfigError: If its config cannot be read.
     """
-    if _is_own(directory):
+    if is_own(directory):
         return None
     config = directory.config() if runs_config else None
     if config is not None and not is_text(config):
@@ -467,7 +467,14 @@ def environment_for(
     return {name: value for name, value in os.environ.items() if name in shown or name in own}
 
 
-def _is_own(directory: RunDirectory) -> bool:
+def options_of(run: RecordedRun) -> Sequence[str]:
+    """The options that a run was given and cannot be resumed without; none of a run that somebody else may have written."""
+    began = run.began() if is_own(run.directory) else None
+    return () if began is None else began.options
+
+
+def is_own(directory: RunDirectory) -> bool:
+    """Whether this user has recorded a run, which is unchanged since."""
     if (chain := directory.chain()) is None:
         return False
     with LogReader(directory.lines, chain) as log:

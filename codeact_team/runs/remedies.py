@@ -12,7 +12,7 @@ from codeact_team.agents.codeact.config import Limits
 from codeact_team.agents.observations import Ending
 from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted
-from codeact_team.runs.result import Cause, RunResult
+from codeact_team.runs.result import AgentEnding, RunResult
 from codeact_team.runs.run import TIME_LIMIT
 
 _TIME_LIMIT = re.compile(rf"{TIME_LIMIT} (?P<limit>[\d.e+]+) seconds is reached")
@@ -60,7 +60,7 @@ _DEFAULTS = {
     Ending.MAX_TOKENS: None,
 }
 """The limits of an agent, each with its default; the setting is called as the ending."""
-_OTHER_MODEL = "run it again with another one, by --model NAME"
+_OTHER_MODEL = "run it again with --model NAME"
 _MAX_TOKENS = 8192
 """The token limit of a reply that is proposed where the config sets none."""
 
@@ -121,17 +121,19 @@ def _higher_limit_of(agent: _Part, ending: Ending, result: RunResult) -> str | N
 
 
 def advice(document: Document, result: RunResult) -> str | None:
-    """What may help in a new run, where going on with this one does not; ``None`` if there is no such advice."""
+    """Advice for a new run, where a higher limit does not help this one; ``None`` if there is none."""
     match result.cause:
-        case Cause(ending=Ending.CUT_OFF):
+        case AgentEnding(ending=Ending.CUT_OFF):
             return _advice_on_cut_off(_client_of(document, result.cause.agent))
-        case Cause(ending=Ending.UNREADABLE_VERDICT):
+        case AgentEnding(ending=Ending.UNREADABLE_VERDICT):
             return _advice_on_verdicts(_client_of(document, result.cause.agent))
-        case Cause(ending=Ending.REFUSED):
+        case AgentEnding(ending=Ending.REFUSED):
             return f"another wording of the task may help, or another model: {_OTHER_MODEL}"
-        case Cause(ending=Ending.NO_SUCH_TOOL):
-            return f"this model calls tools where it is to write code: {_OTHER_MODEL}"
-        case Cause(ending=Ending.NO_ANSWER | Ending.STUCK):
+        case AgentEnding(ending=Ending.NO_SUCH_TOOL):
+            return (
+                f"this model calls tools where it is to write code, and another one may not: {_OTHER_MODEL}"
+            )
+        case AgentEnding(ending=Ending.NO_ANSWER | Ending.STUCK):
             return f"another model may come further: {_OTHER_MODEL}"
         case _:
             return None

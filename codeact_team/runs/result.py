@@ -52,8 +52,12 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
         text = "the model's server did not answer in time; try again, or raise `timeout` of the model client"
     elif _is_named(error, "APIConnectionError"):
         reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
+        is_cut = error.__cause__ is not None and _is_named(error.__cause__, "RemoteProtocolError")
         text = (
-            f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the "
+            f"the connection to the model's server broke off ({_in_one_line(reason)}): try again; check the server, and "
+            "whatever proxy is in between, if that stays so"
+            if is_cut
+            else f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the "
             "model client (or OPENAI_BASE_URL)"
         )
     elif str(error) == "No more mock responses available":
@@ -223,7 +227,7 @@ class RunFile:
 
 
 @dataclass(frozen=True)
-class Cause:
+class AgentEnding:
     """How the work of an agent ended without an answer, or with a verdict that could not be read."""
 
     agent: str
@@ -263,7 +267,7 @@ class RunResult(Event, type="result"):
     seconds: float
     stop_reason: str | None = None
     objection: str | None = None
-    cause: Cause | None = None
+    cause: AgentEnding | None = None
     error: str | None = None
     is_transient: bool = False
     is_of_infrastructure: bool = False

@@ -100,7 +100,7 @@ class TeamRun:
     Attributes:
         dispatcher: Takes listeners, which receive at last a :class:`RunResult` for each run, and interceptors.
         team: The open team.
-        document: What it was made of.
+        document: Its config.
         files: Finds the files of the run, and copies them.
     """
 
@@ -322,7 +322,11 @@ class TeamRun:
         failure: BaseException | None = None
         with self.dispatcher.span(
             lambda span: RunBegan(
-                span=span, task=task, bypassing_parts=self.bypassing_parts, record=self.recording.place
+                span=span,
+                task=task,
+                bypassing_parts=self.bypassing_parts,
+                record=self.recording.place,
+                options=() if self._policy is None else self._policy.options,
             ),
             lambda span: RunEnded(span=span, error=error_text(failure)),
         ):

@@ -43,7 +43,7 @@ from codeact_team.core.quoting import take_thoughts_off, without_zero_width
 from codeact_team.errors import BudgetError
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.result import (
-    Cause,
+    AgentEnding,
     Costs,
     RunEnding,
     RunResult,
@@ -62,8 +62,8 @@ class _Attempt:
 class PromotedListener(ABC):
     """A listener that receives the events of an attempt when that is promoted, and none of the other attempts'.
 
-    It receives the begin and the end of each attempt as they happen. Nor does it receive how a run is stopped that waits for an
-    answer: what has asked is done again when it goes on.
+    It receives the begin and the end of each attempt as they happen. Once a run waits for an answer, it receives
+    only the result: the code that is stopped then runs again when the run is resumed.
     """
 
     def __init__(self) -> None:
@@ -176,14 +176,14 @@ class Acceptance:
         return self._ending is not None and self._ending[1] is Ending.ANSWERED
 
     @property
-    def cause(self) -> Cause | None:
+    def cause(self) -> AgentEnding | None:
         """The agent whose work ended last, if that was without an answer or a verdict that could be read."""
         if self._ending is not None and self._ending[1] not in _OPEN:
-            return Cause(*self._ending)
+            return AgentEnding(*self._ending)
         if self.verdict is None or not self.verdict.unreadable:
             return None
         source = self._reviewer if self._verdict or self._ending is None else self._ending[0]
-        return Cause(source, Ending.UNREADABLE_VERDICT)
+        return AgentEnding(source, Ending.UNREADABLE_VERDICT)
 
     def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Judge by a message that has come out of the team."""
@@ -280,7 +280,7 @@ class Answers(PromotedListener):
                 self._said = said
 
     def _take_last_words(self, text: str, ending: Ending) -> None:
-        # code that nobody ran any more was made inert
+        # code that was not run any more was made inert
         is_code = without_zero_width(text) != text and _is_program(text)
         if ending.has_answer and not (is_code or _is_complaint(text)):
             self._given = text

@@ -138,7 +138,13 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         assert "the run has no open question 1, but" in case.answer("yes", "-n", "1").stderr
         assert case.answer("yes").returncode == 0
         assert "all questions of the run are answered: resume it" in case.answer("no").stderr
-        assert case.state() == "parked"
+        assert case.state() == "answered"
+        shown = case.command("show", "last").stderr
+        assert re.search(
+            r"^its question is answered; to go on: codeact-team resume \S+ --allow parking_tools$",
+            shown,
+            re.MULTILINE,
+        )
         assert case.effects == []
 
         log = case.folder / "work" / "log.txt"
@@ -356,8 +362,12 @@ def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> 
 def test_a_run_that_is_not_recorded_cannot_be_parked(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(saying("tools.refund(order='A')", "final_answer('no')")) as server:
         case = Case(tmp_path, server, ASK_FOR_CODE)
-        assert case.run("-q", "--no-record").stdout == "no\n"
-        assert "Nor can this run be parked, as it is not recorded" in json.dumps(server.requests[-1])
+        ran = case.run("-q", "--no-record")
+        assert ran.stdout == "no\n"
+        assert "This run cannot be parked, as it is not recorded" in ran.stderr
+        asked = json.dumps(server.requests[-1])
+    assert "the user was not there to approve it" in asked
+    assert "recorded" not in asked, "a model knows nothing of that"
 
 
 async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Path) -> None:

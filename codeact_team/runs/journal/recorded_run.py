@@ -93,8 +93,12 @@ class RecordedRun:
         """Its task; of a program's run, the first one; ``None`` where the program has given none."""
         if self.about.task is not None:
             return self.about.task
-        began = next(self._all_events(RunBegan), None)
+        began = self.began()
         return None if began is None else began.task
+
+    def began(self) -> RunBegan | None:
+        """Its begin, of a program's run with the first task; ``None`` if it has not begun to work."""
+        return next(self._all_events(RunBegan), None)
 
     def sandboxes(self) -> Iterator[SandboxStarted]:
         """The sandboxes that have started, also before the run was resumed."""
@@ -107,7 +111,7 @@ class RecordedRun:
                 yield event
 
     def changes(self) -> Sequence[str]:
-        """The overrides of the config with which it was last resumed, all that go on to hold."""
+        """The overrides of its config that hold since it was last resumed."""
         with self._since_resumed() as log:
             entry = next(iter(log.new()), None)
         changes: Any = None if entry is None or "resumed" not in entry else entry.get("set")
