@@ -236,7 +236,7 @@ async def test_only_an_accepted_verdict_of_the_named_source_ends_a_team():
 
 
 async def test_the_second_verdict_in_a_row_that_cannot_be_read_ends_a_team():
-    unread = verdict(Verdict(accepted=False, unreadable=True))
+    unread = verdict(Verdict(accepted=False, unreadable="stop"))
     ending = ReflectionTermination("reflection")
     assert await ending([unread, verdict(REFUSED), unread]) is None
     stop = await ending([unread])

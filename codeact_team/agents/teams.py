@@ -68,7 +68,7 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
             verdict = Verdict.from_metadata(message.metadata)
             if verdict is None:
                 continue
-            self._unreadable = self._unreadable + 1 if verdict.unreadable else 0
+            self._unreadable = self._unreadable + 1 if verdict.unreadable is not None else 0
             if verdict.accepted:
                 return self._stop(f"{message.source} accepted the work")
             if self._unreadable >= _MOST_UNREADABLE:

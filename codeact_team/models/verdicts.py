@@ -118,8 +118,8 @@ class Verdict(BaseModel):
         default_factory=str, description="The answer to the task, if it is solved; else empty."
     )
     """For the person who gave the task. If an agent has given an answer itself, this is its text."""
-    unreadable: SkipJsonSchema[bool] = False
-    """Whether this stands for a verdict that could not be read; no model says so of its own."""
+    unreadable: SkipJsonSchema[str | None] = None
+    """The finish reason of a reply that could not be read, for which this verdict stands; no model sets it."""
 
     def to_text(self) -> str:
         """Write the verdict for the chat, without the answer."""
@@ -162,5 +162,5 @@ async def reflect(
     )
     verdict = judged.value
     kept = verdict.answer.strip() if verdict.accepted and not answered else ""
-    update = {"answer": kept, "unreadable": judged.problem is not None}
+    update = {"answer": kept, "unreadable": judged.finish_reason if judged.problem else None}
     return replace(judged, value=verdict.model_copy(update=update))

@@ -31,6 +31,7 @@ from codeact_team.core.events import (
     AttemptEnded,
     BlockEnded,
     BudgetSpent,
+    ModelCallEnded,
     Output,
     PromotionEnded,
     RunBegan,
@@ -113,6 +114,14 @@ _OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
 """Endings of an agent's work that say nothing against it."""
 
 
+_UNREADABLE = {
+    "length": Ending.CUT_OFF,
+    "content_filter": Ending.REFUSED,
+    "function_calls": Ending.NO_SUCH_TOOL,
+}
+"""What kept a verdict from being read, by the finish reason of the model."""
+
+
 class Acceptance:
     """Judges a run by the messages that come out of its team."""
 
@@ -180,10 +189,10 @@ class Acceptance:
         """The agent whose work ended last, if that was without an answer or a verdict that could be read."""
         if self._ending is not None and self._ending[1] not in _OPEN:
             return AgentEnding(*self._ending)
-        if self.verdict is None or not self.verdict.unreadable:
+        if self.verdict is None or self.verdict.unreadable is None:
             return None
         source = self._reviewer if self._verdict or self._ending is None else self._ending[0]
-        return AgentEnding(source, Ending.UNREADABLE_VERDICT)
+        return AgentEnding(source, _UNREADABLE.get(self.verdict.unreadable, Ending.UNREADABLE_VERDICT))
 
     def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Judge by a message that has come out of the team."""
@@ -230,6 +239,8 @@ class Answers(PromotedListener):
         self._printed: dict[str, str] = {}
         """By each agent's last code, if that succeeded."""
         self._people = {_USER}
+        self._refused: set[str] = set()
+        """Agents whose model declined when it was last asked."""
 
     @property
     def best(self) -> str | None:
@@ -246,6 +257,10 @@ class Answers(PromotedListener):
                 self._begin()
             case BlockEnded():
                 self._printed[event.agent] = event.output.rstrip() if event.exit_code == 0 else ""
+            case ModelCallEnded(finish_reason="content_filter"):
+                self._refused.add(event.agent)
+            case ModelCallEnded():
+                self._refused.discard(event.agent)
             case _:
                 pass
 
@@ -274,7 +289,7 @@ class Answers(PromotedListener):
             self._take_last_words(text_of(message), ending)
         elif record is not None and record.remark is not None:
             self._take_output(message.source)
-        elif not isinstance(message, _NOT_SAID):
+        elif not isinstance(message, _NOT_SAID) and message.source not in self._refused:
             said = take_thoughts_off(text_of(message)).text.strip()
             if said and not (_is_program(said) or _is_complaint(said)):
                 self._said = said

@@ -521,3 +521,24 @@ def test_a_suspended_run_may_be_stopped_at_each_entry_of_its_resume(tmp_path: Pa
         while stopped_while_resumed(tmp_path / str(nth), server, nth, how):
             nth += 1
     assert nth > 5
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_parked_run_ends_with_its_question_and_with_nothing_of_what_was_stopped(
+    tmp_path: Path, quiet: bool
+) -> None:
+    with ScriptedServer.in_thread(saying("print('help')", "tools.refund(order='A')")) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        ran = case.run(*(["-q"] if quiet else []))
+    assert ran.returncode == PARKED
+    assert re.search(
+        r"\nto answer: codeact-team answer (\S+) ANSWER\nto go on: codeact-team resume \1 --allow parking_tools\n\Z",
+        ran.stderr,
+    )
+    assert "coder wants to call refund" in ran.stderr
+    for stopped in ("KeyboardInterrupt", "cancelled)", "best answer", "codeact-team"):
+        assert stopped not in ran.stdout
+    assert ("── parked" in ran.stdout) is not quiet
+    page = tmp_path / "run.html"
+    case.command("show", "last", "--html", str(page))
+    assert "KeyboardInterrupt" not in page.read_text()

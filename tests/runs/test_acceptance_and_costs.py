@@ -30,7 +30,7 @@ TASK = TextMessage(content="A task", source="user")
 ANSWER = TextMessage(content="42", source="coder")
 
 
-def verdict(accepted: bool, *, unreadable: bool = False) -> TextMessage:
+def verdict(accepted: bool, *, unreadable: str | None = None) -> TextMessage:
     metadata = Verdict(accepted=accepted, unreadable=unreadable).to_metadata()
     return TextMessage(content="", source="reflection", metadata=metadata)
 
@@ -96,8 +96,9 @@ def test_the_last_verdict_counts_then_the_last_code_then_an_answer(
         ([TASK, answered(Ending.HANDED_OFF, 0), answered(Ending.ANSWERED)], True, None),
         ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], True, Ending.MAX_STEPS),
         ([TASK, answered(Ending.CUT_OFF), TextMessage(content="41", source="coder")], False, None),
-        ([TASK, executed(0), verdict(False, unreadable=True)], False, Ending.UNREADABLE_VERDICT),
-        ([TASK, executed(0), verdict(False, unreadable=True), verdict(False)], False, None),
+        ([TASK, executed(0), verdict(False, unreadable="stop")], False, Ending.UNREADABLE_VERDICT),
+        ([TASK, executed(0), verdict(False, unreadable="length")], False, Ending.CUT_OFF),
+        ([TASK, executed(0), verdict(False, unreadable="stop"), verdict(False)], False, None),
     ],
 )
 def test_an_agent_must_have_come_to_its_answer_by_itself_unless_somebody_judges_it(
