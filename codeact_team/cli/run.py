@@ -143,8 +143,8 @@ class ResumeHint:
                 return self._to_answer(place, resume, still_open)
             if result is None or result.ending is not RunEnding.NOT_ACCEPTED:
                 return f"to go on: {resume}"
-            if document is not None and (option := higher_limit(document, result)) is not None:
-                return f"to go on with a higher limit: {resume} {option}"
+            if document is not None and (options := higher_limit(document, result)):
+                return f"to go on with a higher limit: {resume} {shlex.join(options)}"
         # a team that came to its end by itself comes to the same once more
         if document is None or result is None or result.ending is not RunEnding.NOT_ACCEPTED:
             return None

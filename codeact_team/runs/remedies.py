@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.codeact.config import Limits
@@ -60,7 +62,9 @@ _DEFAULTS = {
     Ending.MAX_TOKENS: None,
 }
 """The limits of an agent, each with its default; the setting is called as the ending."""
+_MAX_CALLS: int = ToolLimits.model_fields["max_calls"].default
 _OTHER_MODEL = "run it again with --model NAME"
+_LARGEST = 1e15
 _MAX_TOKENS = 8192
 """The token limit of a reply that is proposed where the config sets none."""
 
@@ -78,17 +82,20 @@ class _Part:
         return f"{self.path}.config.{setting}".removeprefix(".")
 
 
-def higher_limit(document: Document, result: RunResult) -> str | None:
-    """The option of `resume` that raises the limit by which a run has ended; ``None`` if that was no limit, or is not found."""
+def higher_limit(document: Document, result: RunResult) -> Sequence[str]:
+    """The arguments of `resume` that raise the limits by which a run has ended; none if these are not found in its config.
+
+    Both may be of somebody else, and hostile.
+    """
     reason = result.stop_reason or ""
-    if (time := _TIME_LIMIT.match(reason)) is not None:
-        return f"--timeout {_doubled(float(time['limit']))}"
+    if (time := _TIME_LIMIT.match(reason)) is not None and (seconds := _number(time["limit"])):
+        return ("--timeout", _doubled(seconds))
     parts = list(_parts(document))
-    if reached := list(dict.fromkeys(_higher_limits_of_team(parts, reason))):
-        return " ".join(reached)
-    if result.cause is None or (agent := _named(parts, result.cause.agent)) is None:
-        return None
-    return _higher_limit_of(agent, result.cause.ending, result)
+    changes = list(dict.fromkeys(_higher_limits_of_team(parts, reason)))
+    if not changes and result.cause is not None:
+        agent = _named(parts, result.cause.agent)
+        changes = [] if agent is None else list(_higher_limits_of(agent, result.cause.ending, result))
+    return [argument for change in changes for argument in ("-s", change)]
 
 
 def _higher_limits_of_team(parts: Sequence[_Part], reason: str) -> Iterator[str]:
@@ -100,24 +107,26 @@ def _higher_limits_of_team(parts: Sequence[_Part], reason: str) -> Iterator[str]
         spent, limit = (_number(named[key]) if named.get(key) else None for key in ("spent", "limit"))
         for part in parts:
             value = part.settings.get(setting)
-            if part.provider.endswith(provider) and isinstance(value, int | float):
+            if part.provider.endswith(provider) and _is_limit(value):
                 if value == limit if limit is not None else value <= (spent or 0):
-                    yield f"-s {part.at(setting)}={_doubled(max(value, spent or 0))}"
+                    yield f"{part.at(setting)}={_doubled(max(value, spent or 0))}"
 
 
-def _higher_limit_of(agent: _Part, ending: Ending, result: RunResult) -> str | None:
-    if ending is Ending.MAX_CALLS:
-        limits: Mapping[str, Any] = agent.settings.get("tool_limits") or {}
-        most = _doubled(limits.get("max_calls", ToolLimits.model_fields["max_calls"].default))
-        if not limits:
-            # only the last step of a path may be a new key
-            return f"-s '{agent.at('tool_limits')}={{max_calls: {most}}}'"
-        return f"-s {agent.at('tool_limits')}.max_calls={most}"
+def _higher_limits_of(agent: _Part, ending: Ending, result: RunResult) -> Iterator[str]:
     limit = agent.settings.get(ending.value, _DEFAULTS.get(ending))
-    if ending not in _DEFAULTS or not isinstance(limit, int | float):
-        return None
-    used = result.usage.prompt_tokens + result.usage.completion_tokens if ending is Ending.MAX_TOKENS else 0
-    return f"-s {agent.at(ending.value)}={_doubled(max(limit, used))}"
+    if ending is Ending.MAX_CALLS:
+        match agent.settings.get("tool_limits"):
+            case None:
+                # only the last step of a path may be a new key
+                yield f"{agent.at('tool_limits')}={{max_calls: {_doubled(_MAX_CALLS)}}}"
+            case {"max_calls": most} if _is_limit(most):
+                yield f"{agent.at('tool_limits')}.max_calls={_doubled(most)}"
+            case _:
+                yield f"{agent.at('tool_limits')}.max_calls={_doubled(_MAX_CALLS)}"
+    elif ending in _DEFAULTS and _is_limit(limit):
+        usage = result.usage
+        used = usage.prompt_tokens + usage.completion_tokens if ending is Ending.MAX_TOKENS else 0
+        yield f"{agent.at(ending.value)}={_doubled(max(limit, used))}"
 
 
 def advice(document: Document, result: RunResult) -> str | None:
@@ -147,17 +156,20 @@ def _advice_on_cut_off(client: _Part | None) -> str:
         return f"longer replies may help: raise the token limit of the model client; {context}"
     setting = "max_completion_tokens" if "max_completion_tokens" in client.settings else "max_tokens"
     limit = client.settings.get(setting)
-    most = _doubled(limit) if isinstance(limit, int) else _MAX_TOKENS
-    return f"longer replies may help: run it again with -s {client.at(setting)}={most}; {context}"
+    most = _doubled(limit) if _is_limit(limit) else _MAX_TOKENS
+    option = shlex.join(["-s", f"{client.at(setting)}={most}"])
+    return f"longer replies may help: run it again with {option}; {context}"
 
 
 def _advice_on_verdicts(client: _Part | None) -> str:
     if client is None:
         return f"a model with structured output may help: {_OTHER_MODEL}"
-    text = f"a model with structured output may help: run it again with -s {client.at('model')}=NAME"
+    option = shlex.join(["-s", f"{client.at('model')}=NAME"])
+    text = f"a model with structured output may help: run it again with {option}"
     info = client.settings.get("model_info")
     if isinstance(info, dict) and not info.get("structured_output"):  # pyright: ignore[reportUnknownMemberType]
-        text += f", or, if the server can do that, -s {client.at('model_info')}.structured_output=true"
+        option = shlex.join(["-s", f"{client.at('model_info')}.structured_output=true"])
+        text += f", or, if the server can do that, {option}"
     return text
 
 
@@ -180,8 +192,14 @@ def _parts(document: Document) -> Iterator[_Part]:
             yield _Part(dotted(path), value["provider"], value["config"])  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text.replace(",", ""))
+    return None
+
+
+def _is_limit(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and 0 < value < _LARGEST
 
 
 def _doubled(limit: float) -> str:

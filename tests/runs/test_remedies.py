@@ -94,9 +94,8 @@ INNER = "config.participants.0.config.team.config"
 )
 def test_a_limit_of_a_team_is_raised_where_it_is_set(reason: str, option: str):
     told = higher_limit(NESTED, ended(reason))
-    assert told is not None
-    assert told == f"-s {option}"
-    apply_overrides(NESTED, shlex.split(told)[1:])
+    assert told == ["-s", option]
+    apply_overrides(NESTED, told[1:])
 
 
 def test_all_limits_that_a_team_has_reached_are_raised():
@@ -104,11 +103,14 @@ def test_all_limits_that_a_team_has_reached_are_raised():
         "Maximum number of messages 25 reached, current message count: 25, Timeout of 1.5 seconds reached"
     )
     told = higher_limit(NESTED, ended(reasons))
-    assert told == f"-s {CONDITIONS}.0.config.max_messages=50 -s {CONDITIONS}.2.config.timeout_seconds=3"
+    assert told == [
+        *("-s", f"{CONDITIONS}.0.config.max_messages=50"),
+        *("-s", f"{CONDITIONS}.2.config.timeout_seconds=3"),
+    ]
 
 
 def test_the_time_of_a_command_is_raised_by_its_own_option():
-    assert higher_limit(CODER, ended("the time limit of 6 seconds is reached")) == "--timeout 12"
+    assert higher_limit(CODER, ended("the time limit of 6 seconds is reached")) == ("--timeout", "12")
 
 
 @pytest.mark.parametrize(
@@ -135,18 +137,17 @@ def test_a_limit_of_an_agent_is_raised_wherever_the_agent_is(
         (Document("s.yaml", society), "config.team.config.participants.0.config"),
     ):
         told = higher_limit(document, ended(cause=AgentEnding("coder", ending), tokens=1200))
-        assert told is not None
-        assert shlex.split(told) == ["-s", f"{place}.{option}"]
-        apply_overrides(document, shlex.split(told)[1:])
+        assert told == ["-s", f"{place}.{option}"]
+        apply_overrides(document, told[1:])
 
 
 @pytest.mark.parametrize(
     "ending", [Ending.REFUSED, Ending.NO_ANSWER, Ending.STUCK, Ending.CANCELLED, Ending.GIVEN_UP]
 )
 def test_no_limit_is_raised_where_none_was_reached(ending: Ending):
-    assert higher_limit(CODER, ended(cause=AgentEnding("coder", ending))) is None
-    assert higher_limit(CODER, ended("reflection accepted the work")) is None
-    assert higher_limit(CODER, ended(cause=AgentEnding("a stranger", Ending.MAX_STEPS))) is None
+    assert higher_limit(CODER, ended(cause=AgentEnding("coder", ending))) == []
+    assert higher_limit(CODER, ended("reflection accepted the work")) == []
+    assert higher_limit(CODER, ended(cause=AgentEnding("a stranger", Ending.MAX_STEPS))) == []
 
 
 @pytest.mark.parametrize("name", shipped_configs())
@@ -158,9 +159,8 @@ def test_every_path_in_a_piece_of_advice_is_one_of_the_config(
     agents = set(re.findall(r"^\s+name: (\w+)$", shipped_configs()[name].read_text(), re.MULTILINE))
     for agent in agents:
         result = ended(cause=AgentEnding(agent, ending))
-        for text in filter(None, (higher_limit(document, result), advice(document, result))):
-            for option in re.findall(r"-s (\S+=\w+)", text):
-                apply_overrides(document, [option])
+        apply_overrides(document, higher_limit(document, result)[1:])
+        apply_overrides(document, re.findall(r"-s (\S+=\w+)", advice(document, result) or ""))
 
 
 def test_a_reply_that_was_cut_off_may_be_longer():
@@ -173,3 +173,16 @@ def test_a_reply_that_was_cut_off_may_be_longer():
         "coder.yaml", component("codeact_team.CodeActAgent", name="coder", model_client=client)
     )
     assert "-s config.model_client.config.max_tokens=1000;" in (advice(limited, cut_off) or "")
+
+
+def test_a_config_of_somebody_else_puts_nothing_of_its_own_into_a_command():
+    client = component("autogen_ext.models.openai.OpenAIChatCompletionClient", max_tokens="; reboot")
+    hostile = component("codeact_team.CodeActAgent", name="coder", max_steps=10**5000, tool_limits=[1])
+    document = Document(
+        "x.yaml",
+        {"config": {"a; reboot; ": {**hostile, "config": {**hostile["config"], "model_client": client}}}},
+    )
+    for ending in Ending:
+        result = ended("Maximum number of messages .,. reached", AgentEnding("coder", ending))
+        for text in (shlex.join(higher_limit(document, result)), advice(document, result) or ""):
+            assert "reboot" not in re.sub(r"'[^']*'", "", text)

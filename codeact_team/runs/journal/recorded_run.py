@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 from watchdog.events import FileModifiedEvent, FileSystemEvent, FileSystemEventHandler
@@ -115,7 +115,7 @@ class RecordedRun:
         with self._since_resumed() as log:
             entry = next(iter(log.new()), None)
         changes: Any = None if entry is None or "resumed" not in entry else entry.get("set")
-        return [str(change) for change in changes or ()]
+        return list(map(str, cast("list[object]", changes))) if isinstance(changes, list) else []
 
     @property
     def is_running(self) -> bool:
