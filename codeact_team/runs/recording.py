@@ -469,8 +469,11 @@ def environment_for(
 
 def options_of(run: RecordedRun) -> Sequence[str]:
     """The options that a run was given and cannot be resumed without; none of a run that somebody else may have written."""
-    began = run.began() if is_own(run.directory) else None
-    return () if began is None else began.options
+    # of one that cannot be read, nothing is known
+    with suppress(JournalError):
+        if is_own(run.directory) and (began := run.began()) is not None:
+            return began.options
+    return ()
 
 
 def is_own(directory: RunDirectory) -> bool:
