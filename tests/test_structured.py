@@ -199,7 +199,7 @@ async def test_a_fenced_answer_to_a_structured_request_costs_no_second_call():
         (Text("null"), "holds no JSON object"),
         (Text('{"passed": "perhaps"}'), "passed: Input should be a valid boolean.*; comment: Field required"),
         (Text(f'{GOOD_JSON} or {{"passed": false, "comment": "bad"}}'), "may be a quotation"),
-        (Refusal(), "gave no answer, or declined"),
+        (Refusal(), "The model declined"),
         (Truncated('{"passed": true, "comm'), "cut off at its token limit"),
         (Filtered('{"passed"'), "stopped by the provider's content filter"),
         (ToolCalls([("mark", {"passed": True})]), "called tools"),

@@ -235,6 +235,17 @@ async def test_only_an_accepted_verdict_of_the_named_source_ends_a_team():
     assert await ending([verdict(REFUSED)]) is None
 
 
+async def test_the_second_verdict_in_a_row_that_cannot_be_read_ends_a_team():
+    unread = verdict(Verdict(accepted=False, unreadable="stop"))
+    ending = ReflectionTermination("reflection")
+    assert await ending([unread, verdict(REFUSED), unread]) is None
+    stop = await ending([unread])
+    assert stop is not None
+    assert stop.content == "2 verdicts of reflection in a row could not be read"
+    await ending.reset()
+    assert await ending([unread]) is None
+
+
 async def test_anybodys_verdict_counts_where_no_source_is_named():
     assert await ReflectionTermination()([verdict(ACCEPTED, source="anybody")]) is not None
 

@@ -24,14 +24,13 @@ from codeact_team.agents.agent_config import ExecutingConfig
 from codeact_team.agents.base import ExecutingAgent
 from codeact_team.agents.block_calls import CANCELLED, run_blocks, warming_up
 from codeact_team.agents.messages import (
-    NOT_RUN,
     FoundCode,
     add_to_context,
     describe_for_turn,
+    fault_of,
     find_code,
     text_of_result,
     visible_to,
-    why_not_run,
 )
 from codeact_team.agents.observations import observe
 from codeact_team.agents.turn import CodeTurn, YieldItem
@@ -270,20 +269,20 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
         if not self._settings.reflect or turn.stopped:
             return turn.report()
         await self._complete(client, turn)
-        if turn.broken is not None:
-            await self._remember(f"This answer was {turn.broken}.")
+        if turn.fault is not None:
+            await self._remember(f"This answer was {turn.fault.was}.")
         return turn.text
 
     async def _write(self, client: WrappedClient, turn: CodeTurn, attempt: int) -> None:
         """Let the model write code, and tell it if its reply is broken."""
         await self._complete(client, turn)
-        if turn.broken is not None:
-            await self._remember(NOT_RUN.format(turn.broken))
+        if turn.fault is not None:
+            await self._remember(turn.fault.to_text())
         if turn.blocks or self._asks_anew(turn, attempt):
             await turn.wrote(attempt, turn.text, turn.blocks)
 
     def _asks_anew(self, turn: CodeTurn, attempt: int) -> bool:
-        return turn.broken is not None and attempt < self._settings.max_retries_on_error
+        return turn.fault is not None and attempt < self._settings.max_retries_on_error
 
     async def _complete(self, client: WrappedClient, turn: CodeTurn) -> None:
         """Ask the model; its reply becomes the turn's text, and the code in it the turn's blocks."""
@@ -296,12 +295,12 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
             turn.text, self.languages, default_language=self._settings.default_language
         )
         turn.blocks, turn.unsupported, turn.unclosed = found.blocks, found.unsupported, []
-        turn.broken = why_not_run(result, found)
-        if turn.broken is not None:
+        turn.fault = fault_of(result, found)
+        if turn.fault is not None:
             turn.blocks = []
             # another agent that reads it must not run it either
             turn.text = make_inert(turn.text)
-            turn.add([f"[This reply was {turn.broken}, so no code in it was run.]"])
+            turn.add([f"[This reply was {turn.fault.was}, so no code in it was run.]"])
 
     async def _decide_retry(self, client: WrappedClient, turn: CodeTurn, attempt: int) -> None:
         """Let the model decide whether to retry code that failed; if so, the turn's blocks are dropped."""

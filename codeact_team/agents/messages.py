@@ -20,28 +20,62 @@ from codeact_team.core.effects import Dispatcher, Effect, perform
 from codeact_team.core.events import DescriptionBegan, DescriptionEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.markdown import Extraction, extract_code
-from codeact_team.core.quoting import take_thoughts_off
+from codeact_team.core.quoting import make_inert, take_thoughts_off
 
 NO_ANSWER = "(The model gave no answer, or declined to.)"
 """In a chat, and in a context, some models take no empty message."""
+NO_ANSWER_IN_TIME = "The time for this task is over, and the model did not answer in time."
+CALLED_A_TOOL = "(The model called a tool that it was not offered"
+"""The beginning of what is said instead of an answer where the last reply was such a call."""
 
-NOT_RUN = "Your reply was {}, so no code in it was run. Write it again, shorter."
-"""What a model is told; see :func:`why_not_run`."""
+_SHORTER = "Write it again, shorter."
+_GO_ON = "Go on with the task: write code, or answer in plain words."
+_MAX_NAMES = 200
+"""Characters of the names of tools."""
 
 
-def why_not_run(result: CreateResult, found: Extraction) -> str | None:
-    """Why no code found in a reply is run, as what the reply was; ``None`` where nothing is known against it."""
-    is_blank = isinstance(result.content, str) and not result.content.strip()
-    if is_blank and not result.thought:
-        return None
+@dataclass(frozen=True)
+class Fault:
+    """Why a reply of a model is neither run nor taken for an answer.
+
+    Attributes:
+        ending: How the agent's work ends if no better reply comes.
+        was: What the reply was.
+        advice: The next step for the model.
+    """
+
+    ending: Ending
+    was: str
+    advice: str
+
+    def to_text(self) -> str:
+        """The remark for the model."""
+        return f"Your reply was {self.was}, so no code in it was run. {self.advice}"
+
+
+def fault_of(result: CreateResult, found: Extraction) -> Fault | None:
+    """What keeps a reply, in which this code was found, from being run or taken for an answer; ``None`` if nothing does."""
+    if not isinstance(result.content, str):
+        names = ", ".join(dict.fromkeys(call.name for call in result.content))
+        called = make_inert(encodable(" ".join(names.split())[:_MAX_NAMES]))
+        advice = "There is no such tool. Act by writing code in a ```python block."
+        return Fault(Ending.NO_SUCH_TOOL, f"a call of a tool that was not offered ({called})", advice)
+    is_blank = not result.content.strip()
     if result.finish_reason == "length":
-        return "cut off at the model's token limit"
+        return Fault(Ending.CUT_OFF, "cut off at the model's token limit", _SHORTER)
     if result.finish_reason == "content_filter":
-        return "stopped by the provider's content filter"
+        return Fault(Ending.REFUSED, "a refusal, or stopped by the provider's content filter", _GO_ON)
     # a model that has stopped by itself may have forgotten the closing fence; of others nobody knows
     if found.unclosed and result.finish_reason != "stop":
-        return "cut off inside a code block"
-    return "nothing but a thought" if is_blank else None
+        return Fault(Ending.CUT_OFF, "cut off inside a code block", _SHORTER)
+    if is_blank:
+        return Fault(Ending.NO_ANSWER, "nothing but a thought" if result.thought else "empty", _GO_ON)
+    return None
+
+
+def is_substitute(text: str) -> bool:
+    """Whether a message says only why there is no answer of a model's."""
+    return text.strip().startswith((NO_ANSWER, NO_ANSWER_IN_TIME, CALLED_A_TOOL))
 
 
 def text_of_result(result: CreateResult) -> str:

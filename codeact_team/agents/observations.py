@@ -31,16 +31,24 @@ ENDING_KEY = "codeact_team.ending"
 
 
 class Ending(StrEnum):
-    """How the work of an agent that acts by code came to its end."""
+    """How the work of an agent came to its end."""
 
     ANSWERED = "answered"
     """The model had an answer, or its code called ``final_answer``."""
     HANDED_OFF = "handed_off"
     """Another agent was handed the work."""
     NO_ANSWER = "no_answer"
-    """The model said nothing, or declined to."""
+    """The model said nothing."""
+    REFUSED = "refused"
+    """The model declined, or its provider stopped its answer."""
+    CUT_OFF = "cut_off"
+    """The model's replies were cut off, such as at its token limit; the answer is the best from what was there."""
+    NO_SUCH_TOOL = "no_such_tool"
+    """The model called tools that it was not offered; the answer is as with the one before."""
+    UNREADABLE_VERDICT = "unreadable_verdict"
+    """What a model said of the work could not be read as a verdict."""
     MAX_STEPS = "max_steps"
-    """The steps were used up; the answer is the best from what was there, as with all that follow but the last."""
+    """The steps were used up; the answer is as before, and so with all that follow but the last."""
     MAX_SECONDS = "max_seconds"
     """The time was used up."""
     MAX_TOKENS = "max_tokens"
@@ -57,7 +65,12 @@ class Ending(StrEnum):
     @property
     def has_answer(self) -> bool:
         """Whether there is an answer, be it only the best from what was there."""
-        return self not in (Ending.HANDED_OFF, Ending.NO_ANSWER, Ending.CANCELLED)
+        return self not in (Ending.HANDED_OFF, Ending.NO_ANSWER, Ending.REFUSED, Ending.CANCELLED)
+
+    @property
+    def sentence(self) -> str:
+        """What has happened, for a person."""
+        return _SENTENCES[self]
 
     def to_metadata(self) -> dict[str, str]:
         """The ending as an entry for a message's metadata."""
@@ -70,6 +83,24 @@ class Ending(StrEnum):
             return cls(metadata[ENDING_KEY])
         except (KeyError, ValueError):
             return None
+
+
+_SENTENCES = {
+    Ending.ANSWERED: "it has answered",
+    Ending.HANDED_OFF: "it has handed the work over",
+    Ending.NO_ANSWER: "the model gave no answer",
+    Ending.REFUSED: "the model declined, or its provider stopped the answer",
+    Ending.CUT_OFF: "the model's replies were cut off at its token limit",
+    Ending.NO_SUCH_TOOL: "the model called tools that it was not offered",
+    Ending.UNREADABLE_VERDICT: "the model's verdict could not be read",
+    Ending.MAX_STEPS: "the steps are used up",
+    Ending.MAX_SECONDS: "the time is used up",
+    Ending.MAX_TOKENS: "the tokens are used up",
+    Ending.STUCK: "the model repeated itself, and nothing new came of it",
+    Ending.MAX_CALLS: "the calls of tools are used up",
+    Ending.GIVEN_UP: "an error was not repaired",
+    Ending.CANCELLED: "cancelled",
+}
 
 
 class CodeRecord(BaseModel):

@@ -23,6 +23,8 @@ from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import SettingError
 from codeact_team.models.verdicts import Verdict
 
+_MOST_UNREADABLE = 2
+
 
 class ReflectionTerminationConfig(BaseModel):
     """Settings of :class:`ReflectionTermination`."""
@@ -36,6 +38,8 @@ class ReflectionTerminationConfig(BaseModel):
 class ReflectionTermination(TerminationCondition, Component[ReflectionTerminationConfig]):
     """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
 
+    It also ends a team whose reviewer's verdict could not be read twice in a row: no agent can learn from these.
+
     Args:
         **settings: The fields of :class:`ReflectionTerminationConfig`, as ``__init__`` lists them.
     """
@@ -47,6 +51,8 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
     def __init__(self, config: ReflectionTerminationConfig) -> None:
         self._config = config
         self._terminated = False
+        self._unreadable = 0
+        """How many verdicts in a row could not be read."""
 
     @property
     def terminated(self) -> bool:
@@ -60,15 +66,24 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
             if not isinstance(message, BaseChatMessage) or source not in (None, message.source):
                 continue
             verdict = Verdict.from_metadata(message.metadata)
-            if verdict is not None and verdict.accepted:
-                self._terminated = True
-                return StopMessage(
-                    content=f"{message.source} accepted the work", source="ReflectionTermination"
+            if verdict is None:
+                continue
+            self._unreadable = self._unreadable + 1 if verdict.unreadable is not None else 0
+            if verdict.accepted:
+                return self._stop(f"{message.source} accepted the work")
+            if self._unreadable >= _MOST_UNREADABLE:
+                return self._stop(
+                    f"{_MOST_UNREADABLE} verdicts of {message.source} in a row could not be read"
                 )
         return None
 
+    def _stop(self, reason: str) -> StopMessage:
+        self._terminated = True
+        return StopMessage(content=reason, source="ReflectionTermination")
+
     async def reset(self) -> None:
         self._terminated = False
+        self._unreadable = 0
 
     def _to_config(self) -> ReflectionTerminationConfig:
         return self._config

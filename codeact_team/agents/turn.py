@@ -23,6 +23,7 @@ from autogen_core.code_executor import CodeBlock
 from autogen_core.models import CreateResult, LLMMessage, RequestUsage
 from autogen_core.tools import Tool
 
+from codeact_team.agents.messages import Fault
 from codeact_team.agents.observations import CodeRecord, ExecutionRecord, encodable, result_to_metadata
 from codeact_team.agents.tool_calls import TurnTools
 from codeact_team.core.effects import Dispatcher, emit
@@ -153,7 +154,9 @@ class Turn:
         """Tell a verdict, and what the model thought; the message of that id tells it, too."""
         verdict = judged.value
         await self.think(judged.thought)
-        judged_event = Judged(agent=self.source, message_id=message_id, **verdict.model_dump())
+        judged_event = Judged(
+            agent=self.source, message_id=message_id, **verdict.model_dump(exclude={"unreadable"})
+        )
         emit(judged_event, self.dispatcher)
         return verdict
 
@@ -176,7 +179,7 @@ class CodeTurn(Turn):
     """What there is to know of the sandbox, once that was asked."""
     text: str = ""
     """What the model has written last."""
-    broken: str | None = None
+    fault: Fault | None = None
     """Why no code in that is run, if so."""
     blocks: list[CodeBlock] = field(default_factory=list[CodeBlock])
     """To run next."""
@@ -280,7 +283,8 @@ class CodeTurn(Turn):
         return {**record.to_metadata(), **result, **pictures_to_metadata(self.pictures)}
 
     def respond(self, message: BaseChatMessage) -> Response:
-        return super().respond(message.model_copy(update={"metadata": self.metadata()}))
+        ending = {} if self.fault is None else self.fault.ending.to_metadata()
+        return super().respond(message.model_copy(update={"metadata": {**ending, **self.metadata()}}))
 
     def with_left_out(self, text: str) -> str:
         """``text``, and which code was left out."""

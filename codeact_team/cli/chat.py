@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shlex
 from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
 from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of
+from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
+from codeact_team.cli.run import ResumeHint
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Listener
-from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.runs.chat import TeamChat, is_for_team
 from codeact_team.runs.journal.chat_input import RESET, UNDO
+from codeact_team.runs.remedies import advice
 from codeact_team.runs.result import RunEnding
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def chat_command(
     *,
     as_json: bool,
     quiet: bool = False,
+    hint: ResumeHint | None = None,
     seconds: float | None = None,
     begin: Begin | None = None,
     reopen: Reopen | None = None,
@@ -69,10 +71,14 @@ def chat_command(
     listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, echo=not with_a_person)
     runner.dispatcher.listen(listener, essential=True)
     chat = _Chat(screen, runner, listener, seconds, begin, reopen, with_a_person=with_a_person)
+    runner.dispatcher.listen(hint := hint or ResumeHint())
     with asking_the_person(screen, as_json=as_json):
         code = asyncio.run(chat.run())
-    if with_a_person and (ended_in := chat.runner.ended_in) is not None:
-        screen.notice("note", f"to go on: codeact-team resume {shlex.quote(readable(ended_in))}")
+    ended_in = chat.runner.ended_in
+    if hint.is_parked and not as_json and (next_step := hint.text(runner.document)) is not None:
+        screen.notice("note", next_step, again=True)
+    elif with_a_person and ended_in is not None:
+        screen.notice("note", f"to go on: {hint.resume(ended_in)}")
     return code
 
 
@@ -188,6 +194,10 @@ class _Chat:
             self._screen.notice("error", taken.error, again=True)
         if taken.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
+        document = self.runner.document
+        if result is not None and document is not None and not isinstance(self._listener, JsonLines):
+            if result.ending is RunEnding.NOT_ACCEPTED and (remedy := advice(document, result)) is not None:
+                self._screen.notice("note", remedy, again=True)
         if result is not None and result.ending is RunEnding.PARKED:
             self._is_over, self._exit_code = True, result.exit_code
 

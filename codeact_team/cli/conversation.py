@@ -359,7 +359,9 @@ def _summary(result: RunResult) -> str:
         parts.append(f"{tokens:,} tokens ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)")
     if result.cost is not None:
         parts.append(result.cost.to_text())
-    return " · ".join([*parts, f"{result.seconds:.1f} s", *_reasons(result)])
+    # what a parked run waits for is printed last
+    reasons = [] if result.ending is RunEnding.PARKED else _reasons(result)
+    return " · ".join([*parts, f"{result.seconds:.1f} s", *reasons])
 
 
 def _tool_lines(result: RunResult) -> Iterator[str]:

@@ -71,6 +71,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "seconds": round(result.seconds, 3),
         "stop_reason": result.stop_reason,
         "objection": result.objection,
+        "cause": None if result.cause is None else asdict(result.cause),
         "error": result.error,
         "files": [asdict(file) for file in result.files],
         "file_notes": list(result.file_notes),

@@ -12,7 +12,6 @@ from codeact_team.core.events import (
     FilesPutBack,
     Opened,
     RunBegan,
-    RunParked,
     RunResumed,
     SandboxPreparing,
 )
@@ -23,14 +22,13 @@ from codeact_team.runs.result import RunResult
 
 _TOOLS = ("tool_call", "part_call")
 """Kinds of effects that are calls of tools."""
-_LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reaches it. Resume the run on a terminal)"
 _MAX_FILES = 10
 """How many files are named that could not be copied, or were put back."""
 
 
 def print_notices(screen: Screen, event: Event, *, places: bool = False) -> bool:
     """Print the notices of an event, with ``places`` also where the code works; returns whether it has any."""
-    again = isinstance(event, RunParked | RunResult)
+    again = isinstance(event, RunResult)
     has_any = False
     for level, text in _notices(screen, event, places):
         screen.notice(level, text, again=again)
@@ -48,8 +46,6 @@ def _notices(screen: Screen, event: Event, places: bool) -> Iterator[tuple[Level
                 yield "warning", f"the sandbox is looser than its default: {relaxation}"
             for workspace in event.workspaces if places else ():
                 yield "note", f"the workspace is {workspace}"
-        case RunParked():
-            yield "note", _parked(event)
         case BlocksRepeated() if event.differing:
             differing = (
                 f"of {event.blocks} blocks that ran again, {event.differing} wrote something else than before"
@@ -86,18 +82,6 @@ def _uncopied(result: RunResult) -> list[str]:
     if (more := len(problems) - _MAX_FILES) > 0:
         problems[_MAX_FILES:] = [f"{more:,} more files are not copied"]
     return problems
-
-
-def _parked(event: RunParked) -> str:
-    asked = "\n".join(
-        f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
-        for question in event.questions
-    )
-    which = " --question N" if event.questions[1:] else ""
-    lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
-    if not all(question.is_lost for question in event.questions):
-        lines.append(f"to answer: codeact-team answer {event.record}{which} ANSWER")
-    return "\n".join([*lines, f"to go on: codeact-team resume {event.record}"])
 
 
 def _resumed(event: RunResumed) -> str:

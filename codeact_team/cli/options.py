@@ -15,6 +15,7 @@ import typer
 from codeact_team.core.shipped import shipped_configs
 
 if TYPE_CHECKING:
+    from codeact_team.cli.run import ResumeHint
     from codeact_team.cli.screen import Screen
     from codeact_team.config.overrides import ForEvery
     from codeact_team.core.providers import Policy
@@ -168,6 +169,24 @@ def with_files_of(run: str | None, run_dir: Path, data: list[str] | None) -> lis
     from codeact_team.runs.work_dirs import files_of
 
     return [*(data or ()), *files_of(find_run(run, run_dir))]
+
+
+def hint_of(
+    allow: list[str] | None,
+    allow_unsafe: bool,
+    output: Path | None,
+    out: Path | None,
+    record_mib: int,
+    sync: bool,
+) -> ResumeHint:
+    """What says how the run is resumed, by the same options."""
+    from codeact_team.cli.run import ResumeHint
+
+    wanted = [] if output is None else ["-o", str(output)]
+    wanted += [] if out is None else ["--out", str(out)]
+    wanted += [] if record_mib == RECORD_MIB else ["--record-mib", str(record_mib)]
+    wanted += ["--sync"] if sync else []
+    return ResumeHint(policy_of(allow, allow_unsafe).options, wanted)
 
 
 def changes_of(

@@ -18,7 +18,7 @@ from codeact_team.cli.conversation import counted, listener_of, size_of
 from codeact_team.cli.json_lines import JsonLines, print_json
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.prompts import decode
-from codeact_team.cli.run import print_end, stoppable
+from codeact_team.cli.run import command, print_end, stoppable
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import MessageSent, OpenQuestion
@@ -28,6 +28,7 @@ from codeact_team.errors import SettingError
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, runs_in
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
+from codeact_team.runs.recording import options_of
 from codeact_team.runs.replaying import ReplayedRun
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approvals import AskedQuestion
@@ -43,6 +44,7 @@ _STYLES = {
     RunState.NOT_ACCEPTED: "yellow",
     RunState.STOPPED: "yellow",
     RunState.PARKED: "bold yellow",
+    RunState.ANSWERED: "bold yellow",
 }
 
 
@@ -91,14 +93,16 @@ def _next_step(run: ParkedRun, directory: RunDirectory) -> str:
     path = directory.path
     answerable = [question for question in run.open if not question.is_lost]
     if not answerable:
-        is_of_a_program = RecordedRun(directory).about.is_of_program
-        how = "when its program runs again" if is_of_a_program else f"by: codeact-team resume {path}"
+        recorded = RecordedRun(directory)
+        is_of_a_program = recorded.about.is_of_program
+        resume = command("resume", str(path), *options_of(recorded))
+        how = "when its program runs again" if is_of_a_program else f"by: {resume}"
         return f"the run goes on {how}"
     ways = "yes, no (a reason may follow) or always"
     if all(question.kind != AskedQuestion.kind for question in answerable):
         ways = "a text, or - to read it from standard input"
-    which = f" --question {answerable[0].n}" if run.open[1:] else ""
-    return f"to answer: codeact-team answer {path}{which} ANSWER, which is {ways}"
+    which = ("--question", str(answerable[0].n)) if run.open[1:] else ()
+    return f"to answer: {command('answer', str(path), *which)} ANSWER, which is {ways}"
 
 
 def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bool) -> int:

@@ -7,7 +7,7 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -24,20 +24,22 @@ from codeact_team.cli.prompts import (
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.config.components import is_component
-from codeact_team.config.document import read_document, walk
+from codeact_team.config.document import Document, read_document, walk
 from codeact_team.core import atomic_files as whole_files
 from codeact_team.core.atomic_files import Directory, NewFile
 from codeact_team.core.effects import Event
-from codeact_team.core.events import RunBegan
+from codeact_team.core.events import OpenQuestion, RunBegan, RunParked
 from codeact_team.core.files import parent_of
 from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.runs.remedies import advice, higher_limit
 from codeact_team.runs.result import RunEnding, RunResult
-from codeact_team.runs.run import TIME_LIMIT, TeamRun
+from codeact_team.runs.run import TeamRun
 
 _ANSWER = "the answer"
 _PATIENCE = 1.0
 """Seconds for the first byte on standard input."""
+_LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reaches it. Resume the run on a terminal)"
 
 
 @contextmanager
@@ -90,17 +92,31 @@ def _explained(path: Path, what: str) -> Generator[None]:
 
 
 class ResumeHint:
-    """A listener that knows at the end of a run how to resume it."""
+    """A listener that knows at the end of a run what a person can do next.
 
-    def __init__(self) -> None:
+    Args:
+        needed: Options that were given, and without which the run cannot be resumed.
+        wanted: Options that were given, and say what is wanted of the run.
+    """
+
+    def __init__(self, needed: Sequence[str] = (), wanted: Sequence[str] = ()) -> None:
+        self.needed, self._wanted = needed, wanted
         self._record: str | None = None
         self._result: RunResult | None = None
+        self._questions: Sequence[OpenQuestion] = ()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the run waits for an answer."""
+        return self._result is not None and self._result.ending is RunEnding.PARKED
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
         if isinstance(event, RunBegan):
             self._record = None if event.bypassing_parts else event.record
-            self._result = None
+            self._result, self._questions = None, ()
+        elif isinstance(event, RunParked):
+            self._record, self._questions = event.record, event.questions
         elif isinstance(event, RunResult):
             self._result = event
 
@@ -108,29 +124,66 @@ class ResumeHint:
         """The end of an error about something that was not delivered: the command that tries again, by an option."""
         if self._record is None:
             return ""
-        return f"; to try again: codeact-team resume {shlex.quote(readable(self._record))} {option}"
+        return f"; to try again: {command('resume', self._record, *self.needed)} {option}"
 
-    def text(self, record: str | None = None, *, of_program: bool = False) -> str | None:
-        """How a person resumes the run; ``None`` where that makes no sense.
+    def resume(self, record: str) -> str:
+        """The command that resumes the run in a directory with the same options."""
+        return command("resume", record, *self.needed, *self._wanted)
+
+    def text(
+        self,
+        document: Document | None,
+        record: str | None = None,
+        *,
+        of_program: bool = False,
+        still_open: Collection[int] | None = None,
+    ) -> str | None:
+        """What a person can do next, in lines that can be copied; ``None`` where nothing helps.
 
         Args:
+            document: The config of the run, if it is known.
             record: Its directory, if it was moved.
             of_program: Whether a program gives the team its tasks.
+            still_open: The numbers of the questions without an answer; ``None`` for all.
         """
-        ending = None if self._result is None else self._result.ending
-        # a parked run has printed its questions
-        if self._record is None or ending in (RunEnding.ACCEPTED, RunEnding.PARKED):
+        result, place = self._result, record or self._record
+        if result is not None and result.ending is RunEnding.ACCEPTED:
             return None
-        if of_program:
-            return "to go on: run the program again"
-        command = f"codeact-team resume {shlex.quote(readable(record or self._record))}"
-        if self._result is None or ending is not RunEnding.NOT_ACCEPTED:
-            return f"to go on: {command}"
-        reason = self._result.stop_reason or ""
-        if reason.startswith(TIME_LIMIT):
-            return f"to go on: {command}"
+        if place is not None and self._record is not None:
+            if of_program and not self.is_parked:
+                return "to go on: run the program again"
+            resume = self.resume(place)
+            if self.is_parked:
+                return self._to_answer(place, resume, still_open)
+            if result is None or result.ending is not RunEnding.NOT_ACCEPTED:
+                return f"to go on: {resume}"
+            if document is not None and (options := higher_limit(document, result)):
+                return f"to go on with a higher limit: {resume} {shlex.join(options)}"
         # a team that came to its end by itself comes to the same once more
-        return f"to go on with a higher limit: {command} -s PATH=VALUE" if reason else None
+        if document is None or result is None or result.ending is not RunEnding.NOT_ACCEPTED:
+            return None
+        return advice(document, result)
+
+    def _to_answer(self, place: str, resume: str, still_open: Collection[int] | None) -> str:
+        questions = [
+            question for question in self._questions if still_open is None or question.n in still_open
+        ]
+        if not questions:
+            return f"its question is answered; to go on: {resume}"
+        asked = "\n".join(
+            f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
+            for question in questions
+        )
+        lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
+        if not all(question.is_lost for question in questions):
+            which = ("--question", "N") if questions[1:] else ()
+            lines.append(f"to answer: {command('answer', place, *which)} ANSWER")
+        return "\n".join([*lines, f"to go on: {resume}"])
+
+
+def command(name: str, record: str, *options: str) -> str:
+    """A command about a recorded run, for a person to copy."""
+    return shlex.join(["codeact-team", name, readable(record), *options])
 
 
 def run_command(
@@ -140,6 +193,7 @@ def run_command(
     *,
     seconds: float | None,
     output: Path | None,
+    hint: ResumeHint,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -150,7 +204,7 @@ def run_command(
     runner.files.make()
     listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, answer_last=True)
     runner.dispatcher.listen(listener, essential=True)
-    runner.dispatcher.listen(resume_hint := ResumeHint())
+    runner.dispatcher.listen(hint)
     with answer_file(output) if output is not None else nullcontext() as write:
 
         def deliver(result: RunResult) -> None:
@@ -160,7 +214,7 @@ def run_command(
                 try:
                     write(result.answer)
                 except SettingError as error:
-                    raise SettingError(f"{error}{resume_hint.redelivery('-o FILE')}") from error
+                    raise SettingError(f"{error}{hint.redelivery('-o FILE')}") from error
             elif write is not None:
                 screen.notice("warning", f"{output} is not written: there is no accepted answer")
 
@@ -170,9 +224,14 @@ def run_command(
         print_end(screen, result)
     if result.files_due:
         lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
-        screen.notice("error", f"{lacking} not copied{resume_hint.redelivery('--out DIR')}")
-    if not (as_json or quiet) and (hint := resume_hint.text()) is not None:
-        screen.notice("note", hint)
+        screen.notice("error", f"{lacking} not copied{hint.redelivery('--out DIR')}")
+    # a person can only answer a question that is shown
+    if (
+        not as_json
+        and (hint.is_parked or not quiet)
+        and (next_step := hint.text(runner.document)) is not None
+    ):
+        screen.notice("note", next_step, again=True)
     return result.exit_code
 
 

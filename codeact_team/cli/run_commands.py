@@ -32,6 +32,7 @@ from codeact_team.cli.options import (
     Timeout,
     changes_of,
     config_names,
+    hint_of,
     policy_of,
     reported,
     traced,
@@ -87,6 +88,7 @@ def run(
 
         wanted = read_task(screen, config, task, file)
         policy = policy_of(allow, allow_unsafe)
+        hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
             changes = changes_of(
                 overrides, model, base_url, with_files_of(continue_in, run_dir, data), package
@@ -102,7 +104,14 @@ def run(
                 keeps_workspace=True,
             )
             code = run_command(
-                screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+                screen,
+                runner,
+                wanted,
+                seconds=timeout,
+                output=output,
+                hint=hint,
+                as_json=as_json,
+                quiet=quiet,
             )
         raise typer.Exit(code)
 
@@ -139,6 +148,7 @@ def resume(
         from codeact_team.runs.journal.run_directory import find_run
         from codeact_team.runs.resuming import chat_of, resumed
 
+        hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
             changes = changes_of(overrides)
             policy = policy_of(allow, allow_unsafe)
@@ -163,11 +173,19 @@ def resume(
                     seconds=timeout,
                     as_json=as_json,
                     quiet=quiet,
+                    hint=hint,
                     reopen=lambda chat: chat_of(again(chat.directory)),
                 )
             else:
                 code = run_command(
-                    screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
+                    screen,
+                    runner,
+                    task,
+                    seconds=timeout,
+                    output=output,
+                    hint=hint,
+                    as_json=as_json,
+                    quiet=quiet,
                 )
         raise typer.Exit(code)
 
@@ -320,6 +338,7 @@ def chat(
                 seconds=timeout,
                 as_json=as_json,
                 quiet=quiet,
+                hint=hint_of(allow, allow_unsafe, None, out, record_mib, sync),
                 reopen=lambda chat: chat_of(again(chat.directory)),
             )
         raise typer.Exit(code)

@@ -7,22 +7,25 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from codeact_team.cli.conversation import listener_of
 from codeact_team.cli.run import ResumeHint, print_end, whole_file
 from codeact_team.cli.screen import Screen
+from codeact_team.config.document import Document
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockEnded, Output
 from codeact_team.core.files import made_named
+from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.core.visibility import cut
-from codeact_team.errors import JournalError, SettingError
+from codeact_team.errors import CodeActTeamError, JournalError, SettingError
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, find_run
-from codeact_team.runs.kept_runs import KeptRun, RunState
+from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState
 from codeact_team.runs.pages.page import write_page
+from codeact_team.runs.recording import config_of, options_of
 from codeact_team.runs.result import RunResult
 
 _MAX_TITLE = 100
@@ -50,10 +53,25 @@ def show_command(
         return 0
     if kept.state is RunState.CRASHED:
         screen.notice("warning", "the run has no end: its process was killed, or the machine stopped")
-    of_program = kept.about is not None and kept.about.is_of_program
-    if (hint := resume_hint.text(str(directory.path), of_program=of_program)) is not None:
+    resume_hint.needed = options_of(run)
+    hint = resume_hint.text(
+        _config_of(run),
+        str(directory.path),
+        of_program=kept.about is not None and kept.about.is_of_program,
+        still_open=ParkedRun(directory).numbers if resume_hint.is_parked else None,
+    )
+    if hint is not None:
         screen.notice("note", hint)
     return 0
+
+
+def _config_of(run: RecordedRun) -> Document | None:
+    about = run.about
+    redactor = Redactor(credentials_of_environment(os.environ), about.nonce)
+    # a run can be shown whose config cannot be used
+    with suppress(CodeActTeamError):
+        return config_of(run, redactor, None)
+    return None
 
 
 async def _print_run(

@@ -280,9 +280,9 @@ def escape(text: str) -> str:
     return text.replace("${", "$${")
 
 
-def read_document(source: ConfigSource) -> Document:
-    """Read a config; a :class:`ConfigError` if it does not exist, or is no mapping of plain data."""
-    name = name_of(source)
+def read_document(source: ConfigSource, name: str | None = None) -> Document:
+    """Read a config, to which errors give a ``name``; a :class:`ConfigError` if it is missing, or no mapping of plain data."""
+    name = name or name_of(source)
     if isinstance(source, ComponentModel):
         data, text = cast("Mapping[str, Any]", source.model_dump()), escape
     elif isinstance(source, Mapping):

@@ -97,14 +97,14 @@ def validate_config(
 
 
 def read_config(
-    source: ConfigSource,
+    source: ConfigSource | Document,
     *,
     overrides: Sequence[str | ForEvery] = (),
     fields: Mapping[str, JsonValue] | None = None,
     policy: Policy | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> CheckedConfig:
-    """Read and check a config. Its arguments are those of :func:`load_config`, and ``fields`` of :func:`apply_overrides`.
+    """Read, unless that is done, and check a config. Arguments as :func:`load_config`; ``fields`` as :func:`apply_overrides`.
 
     Raises:
         ConfigError: If anything is wrong with it, all problems together.
@@ -116,7 +116,8 @@ def read_config(
         raise SettingError(f"policy: a Policy is expected, such as Policy(allow_unsafe=True), not {policy!r}")
     policy = policy or Policy.from_environment(environ=environ)
     changes = [each for each in overrides if isinstance(each, str)]
-    document = apply_overrides(read_document(source), changes, fields)
+    read = source if isinstance(source, Document) else read_document(source)
+    document = apply_overrides(read, changes, fields)
     document = resolve_references(document, os.environ if environ is None else environ)
     check_text(document, policy)
     # the kind of a component is known when its class is imported, which is only allowed now

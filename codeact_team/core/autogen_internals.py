@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import importlib
+import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
@@ -155,6 +156,52 @@ def repaired(loaded: Any) -> Any:
         {"buffer_size": loaded._buffer_size, "initial_messages": loaded._initial_messages}
     )
     return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)
+
+
+def keep_refusals(client: ChatCompletionClient) -> None:
+    """Make a client of OpenAI's return the words of a refusal as a filtered answer: AutoGen drops them."""
+    if not any(kind.__module__.startswith("autogen_ext.models.openai.") for kind in type(client).__mro__):
+        return
+    inner: Any = getattr(client, "_client", None)
+    for chat in (getattr(inner, "chat", None), getattr(getattr(inner, "beta", None), "chat", None)):
+        completions: Any = getattr(chat, "completions", None)
+        for name in ("create", "parse"):
+            ask = getattr(completions, name, None)
+            if inspect.ismethod(ask):
+                setattr(completions, name, _keeping_refusals(ask))
+
+
+def _keeping_refusals(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def keeping(*arguments: Any, **options: Any) -> Any:
+        answer = await ask(*arguments, **options)
+        if options.get("stream"):
+            return _refusals_kept(answer)
+        for choice in answer.choices or ():
+            _keep_refusal(choice, choice.message)
+        return answer
+
+    return keeping
+
+
+async def _refusals_kept(stream: Any) -> AsyncGenerator[Any]:
+    refused = False
+    try:
+        async for chunk in stream:
+            for choice in chunk.choices or ():
+                refused = _keep_refusal(choice, choice.delta, refused)
+            yield chunk
+    finally:
+        await stream.close()
+
+
+def _keep_refusal(choice: Any, said: Any, refused: bool = False) -> bool:
+    """Move a refusal to where the words of an answer are; returns whether there has been one."""
+    words = getattr(said, "refusal", None)
+    if isinstance(words, str) and words and not said.content:
+        said.content, refused = words, True
+    if refused and choice.finish_reason == "stop":
+        choice.finish_reason = "content_filter"
+    return refused
 
 
 async def recover(runner: Team | ChatAgent) -> None:

@@ -67,12 +67,14 @@ class RunBegan(Event):
     Attributes:
         bypassing_parts: Parts that bypass the dispatcher: with any, the run can be neither resumed nor replayed.
         record: The directory in which it is kept, if it is.
+        options: Those of the command without which it cannot be resumed.
     """
 
     span: int
     task: str
     bypassing_parts: Sequence[str] = ()
     record: str | None = None
+    options: Sequence[str] = ()
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ import inspect
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -127,6 +127,14 @@ class Policy:
         # AutoGen accepts a closing dot there
         extra = {name.strip().rstrip(".") for name in (*listed, *allow)} - {""}
         return cls(DEFAULT_NAMESPACES | extra, allow_unsafe)
+
+    @property
+    def options(self) -> Sequence[str]:
+        """The options of the command that allow the same."""
+        allowed = [
+            option for name in sorted(self.namespaces - DEFAULT_NAMESPACES) for option in ("--allow", name)
+        ]
+        return [*allowed, *(["--allow-unsafe"] if self.allow_unsafe else [])]
 
     def allows(self, path: str) -> bool:
         """Whether ``path`` is one of the namespaces, or is below one."""

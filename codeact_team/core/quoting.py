@@ -26,6 +26,11 @@ _START_TAG = re.compile(
 )
 
 
+def without_zero_width(text: str) -> str:
+    """The text as it was before it was made inert."""
+    return text.replace(_ZERO_WIDTH, "")
+
+
 def make_inert(text: str) -> str:
     """Break everything that could be a fence, or a tag such as ``<execute>``, with zero-width spaces.
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
+from codeact_team.core.autogen_internals import keep_refusals
 from codeact_team.core.effects import Effect, error_text, perform, speaker
 from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words, emit_piece
 from codeact_team.core.wrapper import Wrapper
@@ -94,6 +95,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
+        keep_refusals(client)
         self._model = model or _model_of(client)
 
     async def ask(

@@ -230,7 +230,7 @@ _MARK_LENGTH = 12
 _REFUSING_STATUSES = frozenset({400, 422})
 _CUT_SHORT = {
     "length": "The model's answer was cut off at its token limit.",
-    "content_filter": "The model's answer was stopped by the provider's content filter.",
+    "content_filter": "The model declined, or was stopped by the provider's content filter.",
 }
 _TOOL_CALLS = "The model called tools where an answer was asked for."
 _ASK_AGAIN = "Your answer could not be used. {problem} Answer again, with the JSON object alone."
@@ -246,6 +246,7 @@ class ModelAnswer(Generic[Value]):
         usage: The tokens of all calls. A call that raised counts only if its error has the usage.
         text: The model's text without its thoughts, at most :data:`MAX_TEXT_CHARS` characters.
         thought: The model's thoughts before the answer.
+        finish_reason: Why the model ended its answer, as AutoGen names it.
     """
 
     value: Value
@@ -253,11 +254,12 @@ class ModelAnswer(Generic[Value]):
     usage: RequestUsage
     text: str = ""
     thought: str | None = None
+    finish_reason: str = "unknown"
 
     def or_else(self: ModelAnswer[Schema | None], substitute: Schema) -> ModelAnswer[Schema]:
         """Return the same answer, with ``substitute`` for a missing value."""
         value = substitute if self.value is None else self.value
-        return ModelAnswer(value, self.problem, self.usage, self.text, self.thought)
+        return ModelAnswer(value, self.problem, self.usage, self.text, self.thought, self.finish_reason)
 
 
 class _Mode(IntEnum):
@@ -465,10 +467,12 @@ def _cut_short(error: Exception) -> CreateResult | None:
 
 def _read(result: CreateResult, question: _Question[Schema], mode: _Mode) -> ModelAnswer[Schema | None]:
     if not isinstance(result.content, str):
-        return ModelAnswer(None, _TOOL_CALLS, result.usage, thought=result.thought)
+        return ModelAnswer(
+            None, _TOOL_CALLS, result.usage, thought=result.thought, finish_reason="function_calls"
+        )
     text, thought = take_thoughts_off(result.content, result.thought)
     value, problem = _fit(text, question, mode)
     if problem is not None:
         problem = _CUT_SHORT.get(result.finish_reason, problem)
     kept = text[:MAX_TEXT_CHARS].encode(errors="replace").decode()
-    return ModelAnswer(value, problem, result.usage, kept, thought)
+    return ModelAnswer(value, problem, result.usage, kept, thought, result.finish_reason)

@@ -9,6 +9,7 @@ from typing import Annotated
 from autogen_core import CancellationToken
 from autogen_core.models import ChatCompletionClient, LLMMessage, UserMessage
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic.json_schema import SkipJsonSchema
 
 from codeact_team.models.structured import ModelAnswer, ask
 
@@ -117,6 +118,8 @@ class Verdict(BaseModel):
         default_factory=str, description="The answer to the task, if it is solved; else empty."
     )
     """For the person who gave the task. If an agent has given an answer itself, this is its text."""
+    unreadable: SkipJsonSchema[str | None] = None
+    """The finish reason of a reply that could not be read, for which this verdict stands; no model sets it."""
 
     def to_text(self) -> str:
         """Write the verdict for the chat, without the answer."""
@@ -159,4 +162,5 @@ async def reflect(
     )
     verdict = judged.value
     kept = verdict.answer.strip() if verdict.accepted and not answered else ""
-    return replace(judged, value=verdict.model_copy(update={"answer": kept}))
+    update = {"answer": kept, "unreadable": judged.finish_reason if judged.problem else None}
+    return replace(judged, value=verdict.model_copy(update=update))

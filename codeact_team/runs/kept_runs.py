@@ -35,6 +35,8 @@ class RunState(StrEnum):
     FAILED = RunEnding.FAILED.value
     STOPPED = RunEnding.STOPPED.value
     PARKED = RunEnding.PARKED.value
+    ANSWERED = "answered"
+    """It was parked, its questions are answered, and it is not resumed yet."""
     CRASHED = "crashed"
     """It has no end, and no process holds it."""
     DAMAGED = "damaged"
@@ -79,6 +81,9 @@ class KeptRun:
         if is_running:
             return cls(directory, RunState.RUNNING, about, task)
         state = RunState(result.ending.value) if result else RunState.CRASHED
+        if state is RunState.PARKED and run.has_answers:
+            with suppress(JournalError):
+                state = state if History(directory).open else RunState.ANSWERED
         return cls(directory, state, about, task, result)
 
     @property
@@ -161,10 +166,15 @@ class ParkedRun:
         run = KeptRun.read(directory)
         if run.state is RunState.RUNNING:
             raise JournalError(f"the run {run.id} has not ended: another process works on it")
-        if run.state is not RunState.PARKED:
+        if run.state not in (RunState.PARKED, RunState.ANSWERED):
             why = f": {run.problem}" if run.problem else ""
             raise JournalError(f"the run {run.id} waits for no answer, as it is {run.state.value}{why}")
         self.open: Sequence[OpenQuestion] = list(History(directory).open.values())
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Those of the questions without an answer."""
+        return [question.n for question in self.open]
 
     def answer(self, text: str, number: int | None = None) -> OpenQuestion:
         """Answer a question, once and for all. It is another one if it is asked again.

@@ -132,7 +132,7 @@ def _directory(record: str | os.PathLike[str]) -> RunDirectory:
     # wherever the program goes meanwhile
     directory = RunDirectory(Path(record).absolute())
     if directory.is_begun:
-        refuse_elsewhere(about := directory.about())
+        refuse_elsewhere(about := directory.about(), directory)
         if not about.is_of_program:
             raise JournalError(
                 f"the run {about.id} was begun by `codeact-team run`, and goes on by `codeact-team resume`: keep this one elsewhere"

@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,18 +16,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import JsonValue
+
 from codeact_team.config.components import is_component
-from codeact_team.config.document import dotted, is_text, last_key, read_document, walk
+from codeact_team.config.document import Document, dotted, is_text, last_key, read_document, walk
 from codeact_team.config.dumping import credentials_of
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.models import SERVER_FIELDS, keys_for_a_server
-from codeact_team.config.overrides import ForEvery
+from codeact_team.config.overrides import ForEvery, apply_overrides
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Effect, Event, Numbers, Perform, emit
 from codeact_team.core.events import Opened, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.files import opened, opened_file
-from codeact_team.core.redaction import credentials_of_environment, names_in_placeholders
+from codeact_team.core.redaction import Redactor, credentials_of_environment, names_in_placeholders
 from codeact_team.core.trees import files_below
 from codeact_team.core.visibility import cut, one_line, readable, visible
 from codeact_team.errors import JournalError
@@ -60,6 +63,7 @@ class Recording:
         mib: The most MiB of the run that are recorded; ``None`` for any number. The run continues when they are used up.
         sync: Whether the record survives a power cut.
         shown: The names of the credentials that another user's run gets; ``None`` for a run of this user, which gets all.
+        changes: The overrides of its config with which it is resumed, to be kept with it.
 
     Attributes:
         recorder: Writes the run, if it is recorded now.
@@ -75,7 +79,9 @@ class Recording:
         mib: int | None = DEFAULT_MIB,
         sync: bool = False,
         shown: Collection[str] | None = None,
+        changes: Sequence[str] = (),
     ) -> None:
+        self._changes = changes
         # a new run has its name before it begins
         self._directory = RunDirectory(runs / new_id()) if isinstance(runs, Path) else runs
         self._is_new = isinstance(runs, Path)
@@ -232,7 +238,12 @@ class Recording:
                 logger.warning(
                     "the config has changed since this run began: what is asked otherwise is done anew"
                 )
-        recorder.write(resumed=dict(_versions()))
+        changed = {change.partition("=")[0]: change for change in self._changes}
+        # what holds a credential has to be given anew
+        kept: list[JsonValue] = [
+            change for change in changed.values() if recorder.redactor.redact_text(change) == change
+        ]
+        recorder.write(resumed=dict(_versions()), **({"set": kept} if kept else {}))
         emit(history.resumed(str(directory.path)))
         return recorder
 
@@ -305,7 +316,25 @@ class Recording:
             await to_the_end(asyncio.to_thread(recorder.close))
 
 
-def refuse_elsewhere(about: About) -> None:
+def config_of(run: RecordedRun, redactor: Redactor, shown: Collection[str] | None) -> Document:
+    """The config of a run, with the changes that were made when it was resumed, unless somebody else made these. Blocks.
+
+    Args:
+        run: The run.
+        redactor: Fills in its credentials.
+        shown: As of :func:`shown_to`, which has checked the run.
+
+    Raises:
+        JournalError: If it cannot be read.
+        ConfigError: If it is no config.
+    """
+    directory = run.directory
+    document = read_document(str(redactor.restore(directory.config())), str(directory.config_file))
+    # a person who confirms another user's run sees its config only
+    return apply_overrides(document, run.changes() if shown is None else ())
+
+
+def refuse_elsewhere(about: About, directory: RunDirectory) -> None:
     """Refuse to resume a run in another directory than it was made in. Blocks.
 
     Raises:
@@ -314,9 +343,18 @@ def refuse_elsewhere(about: About) -> None:
     made_in = Path(about.working_directory)
     # without that directory, the run was carried to another machine
     if made_in.is_dir() and not made_in.samefile(os.curdir):
+        path = directory.path.resolve()
+        # from there, a run that is below it has a shorter name
+        place = path.relative_to(made_in) if path.is_relative_to(made_in) else path
+        command = "the program again" if about.task is None else f"codeact-team resume {_shell(place)}"
         raise JournalError(
-            f"the run {about.id} was made in {made_in}, from which paths in its config lead: go there first"
+            f"the run {about.id} was made in {readable(str(made_in))}, from which paths in its config lead; resume it there: "
+            f"cd {_shell(made_in)} && {command}"
         )
+
+
+def _shell(path: Path) -> str:
+    return shlex.quote(readable(str(path)))
 
 
 @cache
@@ -424,7 +462,7 @@ def shown_to(
         JournalError: If the run cannot be read; or it is not this user's, and nobody confirms it.
         ConfigError: If its config cannot be read.
     """
-    if _is_own(directory):
+    if is_own(directory):
         return None
     config = directory.config() if runs_config else None
     if config is not None and not is_text(config):
@@ -470,7 +508,17 @@ def environment_for(
     return {name: value for name, value in os.environ.items() if name in shown or name in own}
 
 
-def _is_own(directory: RunDirectory) -> bool:
+def options_of(run: RecordedRun) -> Sequence[str]:
+    """The options that a run was given and cannot be resumed without; none of a run that somebody else may have written."""
+    # of one that cannot be read, nothing is known
+    with suppress(JournalError):
+        if is_own(run.directory) and (began := run.began()) is not None:
+            return began.options
+    return ()
+
+
+def is_own(directory: RunDirectory) -> bool:
+    """Whether this user has recorded a run, which is unchanged since."""
     if (chain := directory.chain()) is None:
         return False
     with LogReader(directory.lines, chain) as log:

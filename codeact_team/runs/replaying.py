@@ -32,7 +32,14 @@ from codeact_team.runs.journal.history import History
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.replay import Replay
 from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.recording import Confirm, Recording, environment_for, foreign_refused, shown_to
+from codeact_team.runs.recording import (
+    Confirm,
+    Recording,
+    config_of,
+    environment_for,
+    foreign_refused,
+    shown_to,
+)
 from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.summary import WorkEnd
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -253,7 +260,7 @@ def replayed(
     environ = os.environ if config is not None else environment_for(shown, overrides)
     environ = environ if until is not None else Placeholders(environ)
     redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
-    source = str(redactor.restore(directory.config())) if config is None else config
+    source = config_of(run, redactor, shown) if config is None else config
     checked = read_config(source, overrides=overrides, policy=policy, environ=environ)
     with TemporaryDirectory() as place:
         was_in = Path(about.working_directory)

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from autogen_core.models import RequestUsage
 
+from codeact_team.agents.observations import Ending
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockBegan, BudgetSpent, ModelCallEnded, RunBegan, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
@@ -51,8 +52,12 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
         text = "the model's server did not answer in time; try again, or raise `timeout` of the model client"
     elif _is_named(error, "APIConnectionError"):
         reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
+        is_cut = error.__cause__ is not None and _is_named(error.__cause__, "RemoteProtocolError")
         text = (
-            f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the "
+            f"the connection to the model's server broke off ({_in_one_line(reason)}): try again; check the server, and "
+            "whatever proxy is in between, if that stays so"
+            if is_cut
+            else f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the "
             "model client (or OPENAI_BASE_URL)"
         )
     elif str(error) == "No more mock responses available":
@@ -233,6 +238,18 @@ class RunFile:
     is_copy: bool = False
 
 
+@dataclass(frozen=True)
+class AgentEnding:
+    """How the work of an agent ended without an answer, or with a verdict that could not be read."""
+
+    agent: str
+    ending: Ending
+
+    def to_text(self) -> str:
+        """The same for a person."""
+        return f"{self.agent}: {self.ending.sentence}"
+
+
 @dataclass(kw_only=True)
 class RunResult(Event, type="result"):
     """The result of a run, its last event.
@@ -244,6 +261,7 @@ class RunResult(Event, type="result"):
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
         objection: Why work that nobody has judged does not count as accepted.
+        cause: The agent's ending that kept the work from being accepted, if it was one.
         error: What went wrong, and what to do.
         is_transient: Whether the same run may succeed a little later.
         is_of_infrastructure: As of :func:`is_of_infrastructure`.
@@ -261,6 +279,7 @@ class RunResult(Event, type="result"):
     seconds: float
     stop_reason: str | None = None
     objection: str | None = None
+    cause: AgentEnding | None = None
     error: str | None = None
     is_transient: bool = False
     is_of_infrastructure: bool = False

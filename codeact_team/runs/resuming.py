@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from codeact_team.config.components import described_components
-from codeact_team.config.document import Document, dotted, last_key, read_document
-from codeact_team.config.loading import CheckedConfig, read_config
+from codeact_team.config.document import Document, dotted, last_key
+from codeact_team.config.loading import read_config
 from codeact_team.config.overrides import ForEvery, apply_overrides
 from codeact_team.core.providers import Policy
 from codeact_team.core.redaction import Redactor, credentials_of_environment
@@ -18,7 +18,14 @@ from codeact_team.runs.chat import TeamChat
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory, digest_of, runs_in
-from codeact_team.runs.recording import Confirm, Recording, environment_for, refuse_elsewhere, shown_to
+from codeact_team.runs.recording import (
+    Confirm,
+    Recording,
+    config_of,
+    environment_for,
+    refuse_elsewhere,
+    shown_to,
+)
 from codeact_team.runs.result import RunEnding
 from codeact_team.runs.run import TeamRun
 
@@ -70,7 +77,7 @@ def resumed(
             f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with. Its answer is told by "
             "show, and -o FILE or --out DIR write its answer, or its files, once more"
         )
-    refuse_elsewhere(about)
+    refuse_elsewhere(about, directory)
     config = directory.config()
     if about.config_digest not in (None, digest_of(config)):
         raise JournalError(
@@ -79,9 +86,9 @@ def resumed(
         )
     shown = shown_to(directory, confirm)
     redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
-    config = str(redactor.restore(config))
-    before = read_document(config)
-    after = apply_overrides(before, [change for change in overrides if isinstance(change, str)])
+    new = [change for change in overrides if isinstance(change, str)]
+    before = config_of(run, redactor, shown)
+    after = apply_overrides(before, new)
     was, now = _parts_of(before), _parts_of(after)
     # the journal would not recognize the callers, which would repeat their effects
     if other := [place for place in {**was, **now} if was.get(place) != now.get(place)]:
@@ -90,11 +97,10 @@ def resumed(
             f"the run cannot go on with another {what}: its journal knows agents, and what they use, by their names, "
             "classes and places. Begin a new run, or change their settings only"
         )
-    recording = Recording(directory, mib=record_mib, sync=sync, shown=shown)
-    source: str | CheckedConfig = config
-    if shown is not None:
-        environ = environment_for(shown, overrides)
-        source = read_config(config, overrides=overrides, policy=policy, environ=environ)
+    changes = [*(run.changes() if shown is None else ()), *new]
+    recording = Recording(directory, mib=record_mib, sync=sync, shown=shown, changes=changes)
+    environ = environment_for(shown, overrides)
+    source = read_config(before, overrides=overrides, policy=policy, environ=environ)
     kind = TeamChat if about.is_chat else TeamRun
     run = kind(
         source,

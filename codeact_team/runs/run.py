@@ -102,10 +102,12 @@ class TeamRun:
     Attributes:
         dispatcher: Takes listeners, which receive at last a :class:`RunResult` for each run, and interceptors.
         team: The open team.
+        document: Its config.
         files: Finds the files of the run, and copies them.
     """
 
     team: Team | ChatAgent | None = None
+    document: Document | None = None
 
     def __init__(
         self,
@@ -228,6 +230,7 @@ class TeamRun:
                 stack.enter_context(claimed(config.document, self._workspace.name))
             self._scope = await stack.enter_async_context(Scope())
             telemetry.trace(self._outer or self.dispatcher, *span_settings(config, self._source))
+            self.document = config.document
             with own_workspaces(self._workspace):
                 self.team = make_runnable(config)
             self.bypassing_parts = bypassing_parts(self.team)
@@ -283,7 +286,11 @@ class TeamRun:
         failure: BaseException | None = None
         with self.dispatcher.span(
             lambda span: RunBegan(
-                span=span, task=task, bypassing_parts=self.bypassing_parts, record=self.recording.place
+                span=span,
+                task=task,
+                bypassing_parts=self.bypassing_parts,
+                record=self.recording.place,
+                options=() if self._policy is None else self._policy.options,
             ),
             lambda span: RunEnded(span=span, error=error_text(failure)),
         ):

@@ -19,7 +19,8 @@ from autogen_agentchat.messages import (
     UserInputRequestedEvent,
 )
 
-from codeact_team.agents.messages import given_answer, text_of
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.messages import given_answer, is_substitute, text_of
 from codeact_team.agents.observations import Ending, ExecutionRecord, encodable, shorten
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.agents.teams import ReflectionTermination
@@ -30,17 +31,27 @@ from codeact_team.core.events import (
     AttemptEnded,
     BlockEnded,
     BudgetSpent,
+    ModelCallEnded,
     Output,
     PromotionEnded,
     RunBegan,
+    RunParked,
     TurnEnded,
     Words,
 )
 from codeact_team.core.markdown import extract_code
-from codeact_team.core.quoting import take_thoughts_off
+from codeact_team.core.quoting import take_thoughts_off, without_zero_width
 from codeact_team.errors import BudgetError
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import Costs, RunEnding, RunResult, explain, is_of_infrastructure, is_transient
+from codeact_team.runs.result import (
+    AgentEnding,
+    Costs,
+    RunEnding,
+    RunResult,
+    explain,
+    is_of_infrastructure,
+    is_transient,
+)
 
 
 @dataclass(eq=False)
@@ -52,16 +63,22 @@ class _Attempt:
 class PromotedListener(ABC):
     """A listener that receives the events of an attempt when that is promoted, and none of the other attempts'.
 
-    It receives the begin and the end of each attempt as they happen.
+    It receives the begin and the end of each attempt as they happen. Once a run waits for an answer, it receives
+    only the result: the code that is stopped then runs again when the run is resumed.
     """
 
     def __init__(self) -> None:
+        self._waits = False
         self._inside: dict[int, _Attempt] = {}
         """The attempts, by the span of each, and by those that are open in it."""
         self._attempts: dict[int | None, dict[int, _Attempt]] = defaultdict(dict)
         """The attempts that may still be promoted, by the span of their turn."""
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, RunBegan | RunParked | RunResult):
+            self._waits = isinstance(event, RunParked)
+        elif self._waits:
+            return
         attempt = self._inside.get(event.parent or 0)
         if attempt is not None:
             self._hold(attempt, event)
@@ -97,6 +114,14 @@ _OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
 """Endings of an agent's work that say nothing against it."""
 
 
+_UNREADABLE = {
+    "length": Ending.CUT_OFF,
+    "content_filter": Ending.REFUSED,
+    "function_calls": Ending.NO_SUCH_TOOL,
+}
+"""What kept a verdict from being read, by the finish reason of the model."""
+
+
 class Acceptance:
     """Judges a run by the messages that come out of its team."""
 
@@ -109,6 +134,7 @@ class Acceptance:
         self.broken_off = False
         """Whether the team was stopped in the middle of its work."""
         self._verdict: Verdict | None = None
+        self._reviewer = ""
         self._own_verdict: Verdict | None = None
         """Of an agent on its own answer."""
         self._exit_code: int | None = None
@@ -144,8 +170,8 @@ class Acceptance:
             return "nobody has reviewed the work"
         if self.broken_off:
             return "the work was broken off"
-        if self.cut_short is not None:
-            return self.cut_short
+        if self.cause is not None:
+            return self.cause.to_text()
         if self._exit_code is not None:
             return None if self._exit_code == 0 else "the last code failed"
         return None if self._is_answered else "no code has run, and nobody has reviewed the work"
@@ -159,12 +185,14 @@ class Acceptance:
         return self._ending is not None and self._ending[1] is Ending.ANSWERED
 
     @property
-    def cut_short(self) -> str | None:
-        """The last agent whose work ended without an answer, and that ending, if it did."""
-        if self._ending is None or self._ending[1] in _OPEN:
+    def cause(self) -> AgentEnding | None:
+        """The agent whose work ended last, if that was without an answer or a verdict that could be read."""
+        if self._ending is not None and self._ending[1] not in _OPEN:
+            return AgentEnding(*self._ending)
+        if self.verdict is None or self.verdict.unreadable is None:
             return None
-        source, ending = self._ending
-        return f"{source}: {ending.value.replace('_', ' ')}"
+        source = self._reviewer if self._verdict or self._ending is None else self._ending[0]
+        return AgentEnding(source, _UNREADABLE.get(self.verdict.unreadable, Ending.UNREADABLE_VERDICT))
 
     def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Judge by a message that has come out of the team."""
@@ -178,8 +206,12 @@ class Acceptance:
         if (ending := Ending.from_metadata(message.metadata)) is not None:
             self._ending = message.source, ending
             self._own_verdict = verdict
-        elif verdict is not None:
-            self._verdict = verdict
+            return
+        if self._ending is not None and message.source == self._ending[0]:
+            # it has come further since
+            self._ending = None
+        if verdict is not None:
+            self._verdict, self._reviewer = verdict, message.source
 
 
 _USER = "user"
@@ -200,20 +232,24 @@ class Answers(PromotedListener):
         """Of a reviewer, as long as that has not been sent back."""
         self._given: str | None = None
         """By code, or by an agent that acts by code."""
-        self._found: str | None = None
-        """Else the nearest to an answer."""
+        self._said: str | None = None
+        """By an agent, in words."""
+        self._output: str | None = None
+        """Of the last code that succeeded."""
         self._printed: dict[str, str] = {}
         """By each agent's last code, if that succeeded."""
         self._people = {_USER}
+        self._refused: set[str] = set()
+        """Agents whose model declined when it was last asked."""
 
     @property
     def best(self) -> str | None:
         """The answer that counts, or the best so far; ``None`` without anything like an answer.
 
-        That of the last accepting review; else the last that an agent has come to by itself; else the last words, or
-        output of code that succeeded.
+        That of the last accepting review; else the last that an agent has come to by itself; else the last words of an
+        agent, but not those before the first result; else the last output of code that succeeded.
         """
-        return self._accepted or self._given or self._found
+        return self._accepted or self._given or self._said or self._output
 
     def hear(self, event: Event) -> None:
         match event:
@@ -221,6 +257,10 @@ class Answers(PromotedListener):
                 self._begin()
             case BlockEnded():
                 self._printed[event.agent] = event.output.rstrip() if event.exit_code == 0 else ""
+            case ModelCallEnded(finish_reason="content_filter"):
+                self._refused.add(event.agent)
+            case ModelCallEnded():
+                self._refused.discard(event.agent)
             case _:
                 pass
 
@@ -246,21 +286,36 @@ class Answers(PromotedListener):
         elif given is not None:
             self._given = given
         elif ending is not None:
-            self._given = text_of(message) if ending.has_answer else self._given
+            self._take_last_words(text_of(message), ending)
         elif record is not None and record.remark is not None:
             self._take_output(message.source)
-        elif not isinstance(message, _NOT_SAID):
+        elif not isinstance(message, _NOT_SAID) and message.source not in self._refused:
             said = take_thoughts_off(text_of(message)).text.strip()
-            self._found = said if said and not _is_program(said) else self._found
+            if said and not (_is_program(said) or _is_complaint(said)):
+                self._said = said
+
+    def _take_last_words(self, text: str, ending: Ending) -> None:
+        # code that was not run any more was made inert
+        is_code = without_zero_width(text) != text and _is_program(text)
+        if ending.has_answer and not (is_code or _is_complaint(text)):
+            self._given = text
 
     def _take_output(self, agent: str) -> None:
         # that of a message says in words where there was none
         if printed := self._printed.get(agent):
-            self._found = encodable(shorten(printed))
+            if self._output is None:
+                self._said = None
+            self._output = encodable(shorten(printed))
 
 
 def _is_program(text: str) -> bool:
-    return bool(extract_code(text, ["python", "sh"], default_language="python").blocks)
+    found = extract_code(without_zero_width(text), ["python", "sh"], default_language="python")
+    return bool(found.blocks or found.unclosed)
+
+
+def _is_complaint(text: str) -> bool:
+    """Whether it is what our agents say where there is no code, or no answer of a model's."""
+    return is_substitute(text) or text.startswith(CodeExecutorAgent.NO_CODE_BLOCKS_FOUND_MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -339,13 +394,15 @@ class Summary:
             messages=costs.messages,
             steps=costs.steps,
             seconds=seconds,
-            stop_reason=end.stop_reason or acceptance.cut_short,
+            stop_reason=end.stop_reason or (acceptance.cause and acceptance.cause.to_text()),
+            cause=acceptance.cause if ending is RunEnding.NOT_ACCEPTED else None,
             objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,
             error=end.error,
             is_transient=end.is_transient,
             is_of_infrastructure=end.is_of_infrastructure,
             signal=end.signal,
             tools=list(costs.tools.values()),
-            answer=self._answers.best,
+            # a run that waits has come to nothing yet
+            answer=None if ending is RunEnding.PARKED else self._answers.best,
             cost=costs.cost,
         )

@@ -204,9 +204,12 @@ def record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> Ap
 
 
 NOBODY_THERE = (
-    "nobody is there to ask for approval: run this on a terminal, give the agent an approval_handler, or run it within "
+    "nobody is there to ask for approval: run this on a terminal, or set the agent's `approval_timeout` to park, so that the "
+    "run waits for `codeact-team answer`; in Python, give it an approval_handler, or run it within "
     "codeact_team.asking(handler)"
 )
+"""Why a question had no answer, for a person."""
+_NOT_PARKED = f"{NOBODY_THERE}. This run cannot be parked, as it is not recorded"
 
 
 class AskedQuestion(Effect[Answer | None]):
@@ -248,8 +251,8 @@ _GRANT = "standing grant"
 _is_decided: ContextVar[bool] = ContextVar("codeact_team_approval_is_decided", default=False)
 """Whether a person has decided on this very call already, and is only asked in order to look up the answer."""
 _NOT_SHOWN = "cannot be shown"
-_NOBODY = Ruling("deny", "no one to ask", NOBODY_THERE)
-_NOT_PARKED = _NOBODY._replace(reason=f"{NOBODY_THERE}. Nor can this run be parked, as it is not recorded")
+_NOBODY = Ruling("deny", "no one to ask", "the user was not there to approve it")
+"""Its reason reaches a model, which knows the task and not this program."""
 
 
 @contextmanager
@@ -371,7 +374,8 @@ class Approvals:
 
                 answer = await perform(asked, work, self._dispatcher)
                 if answer is None:
-                    return _NOT_PARKED if self._parks else _NOBODY
+                    logger.warning("%s", _NOT_PARKED if self._parks else NOBODY_THERE)
+                    return _NOBODY
                 if answer.allowed and answer.always:
                     granted.add(_kind_of(question))
         if answer.allowed:

@@ -31,10 +31,12 @@ from support.openai_server import (
     Refusal,
     ScriptedServer,
     Text,
+    ToolCalls,
     Truncated,
 )
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.observations import Ending
 from codeact_team.models.verdicts import RetryDecision
 
 ERROR = CodeResult(exit_code=1, output="ZeroDivisionError: division by zero\n")
@@ -125,15 +127,37 @@ async def test_the_context_is_a_conversation_that_can_go_on():
     assert messages[2].content == "<output>\n42\n\n</output>"
 
 
-@pytest.mark.parametrize("reply", [Text(" \n"), Refusal(), Filtered()], ids=["blank", "refused", "filtered"])
-async def test_an_answer_without_words_is_told(reply: AnyReply):
-    nothing = "(The model gave no answer, or declined to.)"
+NOTHING = "(The model gave no answer, or declined to.)"
+
+
+@pytest.mark.parametrize(
+    ("reply", "words", "ending"),
+    [
+        (Text(" \n"), NOTHING, Ending.NO_ANSWER),
+        (Refusal(), "I cannot help with that.", Ending.REFUSED),
+        (Filtered(), NOTHING, Ending.REFUSED),
+        (Truncated(""), NOTHING, Ending.CUT_OFF),
+        (ToolCalls([("python", {})]), "python({})", Ending.NO_SUCH_TOOL),
+    ],
+    ids=["blank", "refused", "filtered", "cut off", "a call of a tool"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.filterwarnings("ignore:No text content or tool calls are available")
+async def test_a_reply_that_is_none_is_told_by_name(
+    reply: AnyReply, words: str, ending: Ending, stream: bool
+):
+    alone: dict[str, Any] = {"model_client_stream": stream, "max_retries_on_error": 0}
     async with ScriptedServer([reply]) as server:
-        assert (await answer(agent_of(server))).content == nothing
+        message = await answer(agent_of(server, **alone))
+    assert message.content.startswith(f"{words}\n[This reply was ")
+    assert Ending.from_metadata(message.metadata) is ending
     async with ScriptedServer([Text(PRINTS_42), reply]) as server:
-        message = await answer(agent_of(server, Foreign()))
-    assert message.content == nothing
+        message = await answer(agent_of(server, Foreign(), **alone))
+    assert message.content.startswith(words)
     assert record_of(message).output == "42\n", "and the result is not lost"
+    async with ScriptedServer([reply, Text("It is 42.")]) as server:
+        message = await answer(agent_of(server, **alone | {"max_retries_on_error": 1}))
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("It is 42.", None)
 
 
 async def test_an_answer_that_was_cut_off_is_told_to_the_model():

@@ -115,7 +115,7 @@ async def test_a_call_of_something_else_is_answered_in_words(session: Session):
         items = await turn(agent_of(server, session, handoffs=["reviewer"]))
     assert isinstance(items[-1], Response)
     assert items[-1].chat_message.to_text() == "It is 42."
-    assert "There is no such tool: search." in contents(server.requests[1])[-1]
+    assert "a tool that was not offered (search)" in contents(server.requests[1])[-1]
 
 
 class ToBoss(Handoff):

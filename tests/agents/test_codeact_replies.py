@@ -160,11 +160,11 @@ async def test_the_model_is_told_and_goes_on(session: Session, reply: AnyReply):
     [
         (Text(RUBY), RUBY, Ending.ANSWERED),
         (Text(UNLABELLED), UNLABELLED, Ending.ANSWERED),
-        (Truncated("Well, it is"), "Well, it is", Ending.ANSWERED),
-        (Refusal(), NO_ANSWER, Ending.NO_ANSWER),
+        (Refusal(), "I cannot help with that.", Ending.REFUSED),
+        (Filtered(), NO_ANSWER, Ending.REFUSED),
         (Text(""), NO_ANSWER, Ending.NO_ANSWER),
     ],
-    ids=["ruby", "unlabelled", "cut off", "refused", "empty"],
+    ids=["ruby", "unlabelled", "refused", "filtered", "empty"],
 )
 async def test_given_again_it_is_the_answer(session: Session, reply: AnyReply, text: str, ending: Ending):
     async with ScriptedServer([reply, reply]) as server:
@@ -172,17 +172,28 @@ async def test_given_again_it_is_the_answer(session: Session, reply: AnyReply, t
     assert (message.content, Ending.from_metadata(message.metadata)) == (text, ending)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [ToolCalls([("search", {})]), Truncated("```python\nprint((4")],
-    ids=["a tool call", "cut-off code"],
-)
+NEVER: dict[str, tuple[AnyReply, str, Ending]] = {
+    "a tool call": (
+        ToolCalls([("search", {})]),
+        "(The model called a tool that it was not offered: search.)",
+        Ending.NO_SUCH_TOOL,
+    ),
+    "cut-off code": (Truncated("~~~python\nprint((4"), "~\u200b~\u200b~python\nprint((4", Ending.CUT_OFF),
+    "cut-off words": (Truncated("Well, it is"), "Well, it is", Ending.CUT_OFF),
+    "nothing but a cut-off thought": (Truncated("<think>\nWell"), NO_ANSWER, Ending.CUT_OFF),
+}
+
+
+@pytest.mark.parametrize(("reply", "last", "ending"), NEVER.values(), ids=list(NEVER))
 async def test_what_can_never_be_an_answer_ends_by_a_last_call_after_a_few_times(
-    session: Session, reply: AnyReply
+    session: Session, reply: AnyReply, last: str, ending: Ending
 ):
     async with ScriptedServer([reply, reply, reply, Text("I cannot.")]) as server:
         message = await answer(agent_of(server, session))
-    assert (message.content, Ending.from_metadata(message.metadata)) == ("I cannot.", Ending.STUCK)
+    assert (message.content, Ending.from_metadata(message.metadata)) == ("I cannot.", ending)
+    async with ScriptedServer([reply] * 4) as server:
+        message = await answer(agent_of(server, session))
+    assert (message.content, Ending.from_metadata(message.metadata)) == (last, ending)
 
 
 async def test_code_in_another_notation_is_run_or_remarked_on(session: Session):

@@ -254,12 +254,14 @@ async def test_a_handler_that_is_not_async_denies():
     assert "TypeError" in record.reason
 
 
-async def test_without_anybody_to_ask_it_is_denied_and_says_how_to_mend_that():
+async def test_without_anybody_to_ask_it_is_denied_and_a_person_reads_how_to_mend_that(
+    caplog: pytest.LogCaptureFixture,
+):
     approvals = Approvals([ASK], None, "helper")
     record = await approvals.call("write", {})
     assert (record.decision, record.by) == ("deny", "no one to ask")
-    assert record.reason.startswith("nobody is there to ask")
-    assert "approval_handler" in record.reason
+    assert record.reason == "the user was not there to approve it"
+    assert "give it an approval_handler" in caplog.text
     assert approvals.records == (record,)
 
 

@@ -31,12 +31,13 @@ from autogen_core.model_context import (
     ChatCompletionContext,
     UnboundedChatCompletionContext,
 )
-from autogen_core.models import LLMMessage, UserMessage
+from autogen_core.models import CreateResult, LLMMessage, UserMessage
 from autogen_core.tools import FunctionTool, StaticWorkbench
 from autogen_ext.models import openai
 from autogen_ext.models.openai import AzureOpenAIChatCompletionClient, OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
+from support.openai_server import Refusal, ScriptedServer
 
 import codeact_team
 from codeact_team.agents.agent_config import loaded
@@ -47,6 +48,7 @@ from codeact_team.core.autogen_internals import (
     conditions_of,
     function_of,
     import_to_str,
+    keep_refusals,
     listed_model,
     model_table,
     reads_past_versions,
@@ -262,3 +264,28 @@ def test_a_new_model_of_anthropic_s_is_not_taken_for_its_oldest(monkeypatch: pyt
     assert listed_model(client, "no-such-model") is None
     for known in ("claude-2.1", "claude-sonnet-4-5"):
         assert listed_model(client, known) is model_table(client).get_info(known)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.filterwarnings("ignore:No text content or tool calls are available")
+async def test_the_words_of_a_refusal_are_kept(stream: bool, as_json: bool):
+    async def asked(client: OpenAIChatCompletionClient) -> CreateResult:
+        question = [UserMessage(content="How?", source="user")]
+        if not stream:
+            return await client.create(question, json_output=_Shape if as_json else None)
+        items = [item async for item in client.create_stream(question)]
+        assert isinstance(items[-1], CreateResult)
+        return items[-1]
+
+    async with ScriptedServer([Refusal(), Refusal()]) as server:
+        client = server.client()
+        assert (await asked(client)).content == "", "AutoGen drops them"
+        keep_refusals(client)
+        keep_refusals(client)
+        kept = await asked(client)
+    assert (kept.content, kept.finish_reason) == ("I cannot help with that.", "content_filter")
+
+
+class _Shape(BaseModel):
+    answer: str

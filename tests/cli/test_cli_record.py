@@ -106,10 +106,12 @@ def test_a_run_that_a_limit_has_ended_says_how_it_goes_on_and_that_is_so(tmp_pat
         shown = codeact_team("show", "last", cwd=tmp_path)
         [advice] = re.findall("^to go on with a higher limit: codeact-team (.*)$", ran.stderr, re.MULTILINE)
         assert (ran.returncode, advice in shown.stderr) == (1, True)
-        command = shlex.split(advice.replace("PATH=VALUE", f"{most}=25"))
-        resumed = codeact_team(*command, cwd=tmp_path, **variables)
+        assert advice.endswith(f" -s {most}=4")
+        resumed = codeact_team(*shlex.split(advice), cwd=tmp_path, **variables)
+        replayed = codeact_team("replay", "last", "-q", cwd=tmp_path, **variables)
     assert (resumed.returncode, len(server.requests)) == (0, 2), resumed.stderr
     assert "to go on" not in resumed.stderr
+    assert replayed.returncode == 0, "it has the limit with which the run came to its end"
 
 
 def test_a_run_that_has_failed_says_how_it_goes_on_to_people_only(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_the_time_limit(tmp_pat
     assert result.returncode == 1, result.stderr
     assert " · the time limit of 0.3 seconds is reached · the work was broken off\n" in result.stdout
     # no change of the config gives it more time
-    assert re.search(r"^to go on: codeact-team resume \S+$", result.stderr, re.MULTILINE)
+    assert re.search(r": codeact-team resume \S+ --timeout 0.6$", result.stderr, re.MULTILINE)
 
 
 def test_a_model_that_answers_nonsense_for_ever_is_not_accepted(tmp_path: Path):
@@ -122,6 +122,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "steps": 2,
         "stop_reason": "reflection accepted the work",
         "objection": None,
+        "cause": None,
         "error": None,
         "files": [],
         "file_notes": [],
@@ -174,7 +175,7 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
     [
         ([FAILED, WORKS, ANSWER], [], 0, "── accepted · 6 messages · 330 tokens"),
         ([WORKS, FAILED, ANSWER], [], 1, "── not accepted · "),
-        ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: max steps\n"),
+        ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: the steps are used up\n"),
         ([WORKS, ANSWER, REJECT, ANSWER, REJECT], ["max_reflections=1"], 1, "── not accepted · "),
     ],
 )

@@ -138,7 +138,13 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         assert "the run has no open question 1, but" in case.answer("yes", "-n", "1").stderr
         assert case.answer("yes").returncode == 0
         assert "all questions of the run are answered: resume it" in case.answer("no").stderr
-        assert case.state() == "parked"
+        assert case.state() == "answered"
+        shown = case.command("show", "last").stderr
+        assert re.search(
+            r"^its question is answered; to go on: codeact-team resume \S+ --allow parking_tools$",
+            shown,
+            re.MULTILINE,
+        )
         assert case.effects == []
 
         log = case.folder / "work" / "log.txt"
@@ -356,8 +362,12 @@ def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> 
 def test_a_run_that_is_not_recorded_cannot_be_parked(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(saying("tools.refund(order='A')", "final_answer('no')")) as server:
         case = Case(tmp_path, server, ASK_FOR_CODE)
-        assert case.run("-q", "--no-record").stdout == "no\n"
-        assert "Nor can this run be parked, as it is not recorded" in json.dumps(server.requests[-1])
+        ran = case.run("-q", "--no-record")
+        assert ran.stdout == "no\n"
+        assert "This run cannot be parked, as it is not recorded" in ran.stderr
+        asked = json.dumps(server.requests[-1])
+    assert "the user was not there to approve it" in asked
+    assert "recorded" not in asked, "a model knows nothing of that"
 
 
 async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Path) -> None:
@@ -511,3 +521,24 @@ def test_a_suspended_run_may_be_stopped_at_each_entry_of_its_resume(tmp_path: Pa
         while stopped_while_resumed(tmp_path / str(nth), server, nth, how):
             nth += 1
     assert nth > 5
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_parked_run_ends_with_its_question_and_with_nothing_of_what_was_stopped(
+    tmp_path: Path, quiet: bool
+) -> None:
+    with ScriptedServer.in_thread(saying("print('help')", "tools.refund(order='A')")) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        ran = case.run(*(["-q"] if quiet else []))
+    assert ran.returncode == PARKED
+    assert re.search(
+        r"\nto answer: codeact-team answer (\S+) ANSWER\nto go on: codeact-team resume \1 --allow parking_tools\n\Z",
+        ran.stderr,
+    )
+    assert "coder wants to call refund" in ran.stderr
+    for stopped in ("KeyboardInterrupt", "cancelled)", "best answer", "codeact-team"):
+        assert stopped not in ran.stdout
+    assert ("── parked" in ran.stdout) is not quiet
+    page = tmp_path / "run.html"
+    case.command("show", "last", "--html", str(page))
+    assert "KeyboardInterrupt" not in page.read_text()

@@ -30,8 +30,8 @@ TASK = TextMessage(content="A task", source="user")
 ANSWER = TextMessage(content="42", source="coder")
 
 
-def verdict(accepted: bool) -> TextMessage:
-    metadata = Verdict(accepted=accepted).to_metadata()
+def verdict(accepted: bool, *, unreadable: str | None = None) -> TextMessage:
+    metadata = Verdict(accepted=accepted, unreadable=unreadable).to_metadata()
     return TextMessage(content="", source="reflection", metadata=metadata)
 
 
@@ -83,25 +83,29 @@ def test_the_last_verdict_counts_then_the_last_code_then_an_answer(
 
 
 @pytest.mark.parametrize(
-    ("messages", "accepted", "cut_short"),
+    ("messages", "accepted", "ending"),
     [
         ([TASK, answered(Ending.ANSWERED)], True, None),
         ([TASK, event(1), event(0), answered(Ending.ANSWERED, 0)], True, None),
         ([TASK, event(1), answered(Ending.ANSWERED, 1)], False, None),
-        ([TASK, event(0), answered(Ending.MAX_STEPS, 0)], False, "coder: max steps"),
-        ([TASK, answered(Ending.STUCK)], False, "coder: stuck"),
-        ([TASK, answered(Ending.NO_ANSWER)], False, "coder: no answer"),
+        ([TASK, event(0), answered(Ending.MAX_STEPS, 0)], False, Ending.MAX_STEPS),
+        ([TASK, answered(Ending.STUCK)], False, Ending.STUCK),
+        ([TASK, answered(Ending.NO_ANSWER)], False, Ending.NO_ANSWER),
         ([TASK, answered(Ending.ANSWERED, 0, judged=False)], False, None),
         ([TASK, answered(Ending.ANSWERED, 1, judged=True)], True, None),
         ([TASK, answered(Ending.HANDED_OFF, 0), answered(Ending.ANSWERED)], True, None),
-        ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], True, "coder: max steps"),
+        ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], True, Ending.MAX_STEPS),
+        ([TASK, answered(Ending.CUT_OFF), TextMessage(content="41", source="coder")], False, None),
+        ([TASK, executed(0), verdict(False, unreadable="stop")], False, Ending.UNREADABLE_VERDICT),
+        ([TASK, executed(0), verdict(False, unreadable="length")], False, Ending.CUT_OFF),
+        ([TASK, executed(0), verdict(False, unreadable="stop"), verdict(False)], False, None),
     ],
 )
 def test_an_agent_must_have_come_to_its_answer_by_itself_unless_somebody_judges_it(
-    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, cut_short: str | None
+    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, ending: Ending | None
 ):
     acceptance = heard(messages)
-    assert (acceptance.accepted, acceptance.cut_short) == (accepted, cut_short)
+    assert (acceptance.accepted, acceptance.cause and acceptance.cause.ending) == (accepted, ending)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from autogen_agentchat.messages import (
 )
 from autogen_core.code_executor import CodeResult
 
+from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.agents.messages import CALLED_A_TOOL, NO_ANSWER
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.core.effects import Event
-from codeact_team.core.events import BlockEnded, MessageSent, RunBegan
+from codeact_team.core.events import BlockEnded, MessageSent, ModelCallEnded, RunBegan
 from codeact_team.core.execution import Outcome
+from codeact_team.core.quoting import make_inert
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.summary import Answers
 
@@ -23,6 +26,9 @@ def say(text: str, source: str = "coder", **metadata: str) -> MessageSent:
     return MessageSent(message=TextMessage(content=text, source=source, metadata=metadata))
 
 
+DECLINED = ModelCallEnded(span=1, agent="coder", model="m", finish_reason="content_filter")
+ANSWERED = ModelCallEnded(span=2, agent="coder", model="m", finish_reason="stop")
+NO_CODE = f"{CodeExecutorAgent.NO_CODE_BLOCKS_FOUND_MESSAGE}\n[Code not run.]"
 TASK = say("A task", "user")
 PROGRAM = say("Here:\n```python\nprint(41)\n```")
 
@@ -82,6 +88,17 @@ def came_to(text: str, ending: Ending = Ending.ANSWERED) -> MessageSent:
         ([TASK, *executed("41\n"), *executed("Traceback", 1)], "41"),
         ([TASK, *executed("41\n"), came_to("The run was cancelled.", Ending.CANCELLED)], "41"),
         ([TASK, *executed("41\n"), came_to("It is 41.")], "It is 41."),
+        ([TASK, PROGRAM, *ran("41"), say("It is 41."), say(NO_CODE, "executor")], "It is 41."),
+        ([TASK, PROGRAM, *ran("41"), say("It is 41."), PROGRAM, *ran("table")], "It is 41."),
+        ([TASK, say("I shall look."), PROGRAM, *ran("41")], "41"),
+        ([TASK, say(NO_CODE, "executor")], None),
+        ([TASK, say(NO_ANSWER)], None),
+        ([TASK, *executed("41"), came_to(make_inert("So:\n```python\nprint(1"), Ending.MAX_STEPS)], "41"),
+        ([TASK, *executed("41"), came_to(f"{CALLED_A_TOOL}: python.)", Ending.NO_SUCH_TOOL)], "41"),
+        ([TASK, came_to("I cannot help with that.", Ending.REFUSED)], None),
+        ([TASK, DECLINED, say("I cannot help with that.")], None),
+        ([TASK, DECLINED, say("I cannot help with that."), ANSWERED, say("It is 41.")], "It is 41."),
+        ([TASK, came_to("As a table:\n```\n4 | 1\n```", Ending.MAX_STEPS)], "As a table:\n```\n4 | 1\n```"),
     ],
 )
 def test_an_accepted_answer_counts_then_one_that_was_given_then_what_comes_nearest(

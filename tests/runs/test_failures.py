@@ -61,8 +61,8 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
         (HttpError(400, "Unknown parameter"), "refuses the request: Unknown parameter; check"),
         (HttpError(500, "Oops"), "the model's server failed (500): Oops; try again later"),
         (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server failed (502): "),
-        (Cut(), "the model's server cannot be reached (Server disconnected"),
-        (Cut("Hel"), "the model's server cannot be reached (peer closed connection"),
+        (Cut(), "the connection to the model's server broke off (Server disconnected"),
+        (Cut("Hel"), "the connection to the model's server broke off (peer closed connection"),
         (Garbage(), "is no chat completion: check `base_url`"),
         (
             Garbage(b'{"model": "scripted-model"}', "application/json"),

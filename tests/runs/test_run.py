@@ -327,7 +327,7 @@ async def test_a_model_client_that_does_not_heed_its_token_does_not_outlive_the_
     result = await asyncio.wait_for(
         runner(file, recording := Recording(), policy=policy).run_once("A task"), 60
     )
-    assert (result.ending, result.stop_reason) == (RunEnding.NOT_ACCEPTED, "agent: max seconds")
+    assert (result.ending, result.stop_reason) == (RunEnding.NOT_ACCEPTED, "agent: the time is used up")
     assert recording.messages[-1].to_text().startswith("The time for this task is over")
 
 

@@ -25,7 +25,7 @@ from codeact_team.agents.codeact.reply import (
     read_reply,
 )
 from codeact_team.agents.codeact.run import MAX_REMARKS, MAX_REPETITIONS, CodeActRun
-from codeact_team.agents.messages import visible_to
+from codeact_team.agents.messages import CALLED_A_TOOL, NO_ANSWER_IN_TIME, visible_to
 from codeact_team.agents.observations import Ending, shorten
 from codeact_team.core.execution import Outcome, SessionResult
 from codeact_team.core.executor_interface import SessionCodeExecutor
@@ -34,11 +34,12 @@ from codeact_team.errors import CodeActTeamError
 from codeact_team.models.clients import WrappedClient
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, Verdict
 
-_NO_LAST_ANSWER = "The time for this task is over, and the model did not answer in time."
 _NOT_REVIEWED = Verdict(
     accepted=False, problems=["The answer was not reviewed: a limit was reached before that."]
 )
 _NOT_RUN = "The code in that answer was not run."
+_NOT_ASKED_AGAIN = (Ending.NO_ANSWER, Ending.REFUSED)
+"""Endings of a model that was asked twice and has nothing to say: a third question would be in vain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ class CodeActLoop:
             run.handoff = taken
             return
         if taken is not None:
-            run.reply = replace(run.reply, remark=taken)
+            run.reply = replace(run.reply, remark=taken, fault=None)
         said = AssistantMessage(content=run.reply.text, source=run.source, thought=run.reply.thought)
         run.unanswered = bool(run.reply.blocks)
         await self._remember(run, said)
@@ -165,14 +166,17 @@ class CodeActLoop:
     async def _take_words(self, run: CodeActRun) -> None:
         """Take a reply without code as the answer, or ask for something better."""
         reply = run.reply
-        if self.output is None or reply.is_empty:
+        if run.remarks and reply.fault is not None and reply.fault.ending in _NOT_ASKED_AGAIN:
+            await self._answer(run, reply.text, reply.fault.ending)
+            return
+        if reply.remark is not None and (reply.fault is not None or reply.calls):
+            await self._remark(run, reply.remark)
+            return
+        if self.output is None:
             if reply.remark is None or (run.remarks and reply.may_be_answer):
-                await self._answer(run, reply.text, Ending.NO_ANSWER if reply.is_empty else Ending.ANSWERED)
+                await self._answer(run, reply.text, Ending.ANSWERED)
             else:
                 await self._remark(run, reply.remark)
-            return
-        if reply.remark is not None and (reply.is_broken or reply.calls):
-            await self._remark(run, reply.remark)
             return
         try:
             text = self.output.of_words(reply.text)
@@ -203,7 +207,7 @@ class CodeActLoop:
         """Explain to the model why its reply is neither run nor taken as an answer."""
         run.remarks += 1
         if run.remarks == MAX_REMARKS:
-            run.ending = Ending.STUCK
+            run.ending = run.reply.fault.ending if run.reply.fault else Ending.STUCK
         await self._tell(run, remark)
         await run.wrote(run.budget.steps - 1, run.reply.text, [])
 
@@ -253,12 +257,15 @@ class CodeActLoop:
                 raise
             # what was streamed of another answer is no part of this one
             run.take_id()
-            run.answer = _NO_LAST_ANSWER
+            run.answer = NO_ANSWER_IN_TIME
             return
         run.answer = run.reply.text
         if run.handoff is not None:
             await self._hand_over(run, run.handoff)
-        elif not (run.reply.may_be_answer or run.reply.calls):
+        elif run.reply.calls:
+            names = dict.fromkeys(call.name for call in run.reply.calls)
+            run.answer = make_inert(f"{CALLED_A_TOOL}: {', '.join(names)}.)")
+        elif not run.reply.may_be_answer:
             # nor is it run by another agent that reads it
             run.answer = make_inert(run.reply.text)
             await self._tell(run, _NOT_RUN)

@@ -23,7 +23,7 @@ from autogen_core.models import (
 from autogen_core.tools import Tool
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, TypeAdapter, ValidationError
 
-from codeact_team.agents.messages import NOT_RUN, text_of_result, why_not_run
+from codeact_team.agents.messages import Fault, fault_of, text_of_result
 from codeact_team.core.execution import SessionResult
 from codeact_team.core.markdown import Extraction, extract_code, extract_from_reply
 from codeact_team.core.quoting import make_json_inert
@@ -49,15 +49,13 @@ class Reply:
     calls: list[FunctionCall]
     remark: str | None
     """What to tell the model, where what it wrote can be neither run nor taken for an answer at once."""
-    is_empty: bool
-    """Whether there are no words."""
-    is_broken: bool
-    """Whether they may have been cut off."""
+    fault: Fault | None
+    """What is wrong with it as a whole."""
     may_be_answer: bool
-    """Whether it may be an answer all the same."""
+    """Whether it may be an answer all the same: it neither holds nor was to be code."""
 
 
-NOTHING = Reply("", None, [], [], [], remark=None, is_empty=True, is_broken=False, may_be_answer=False)
+NOTHING = Reply("", None, [], [], [], remark=None, fault=None, may_be_answer=False)
 """Before the model has written anything."""
 
 
@@ -66,34 +64,23 @@ def read_reply(result: CreateResult, languages: Sequence[str]) -> Reply:
     calls = [] if isinstance(result.content, str) else result.content
     text = text_of_result(result)
     found = extract_from_reply("" if calls else text, languages)
-    is_empty = isinstance(result.content, str) and not result.content.strip()
-    broken = why_not_run(result, found)
+    fault = fault_of(result, found)
     return Reply(
         text=text,
         thought=result.thought,
-        blocks=[] if broken else found.blocks,
+        blocks=[] if fault else found.blocks,
         unsupported=found.unsupported,
         calls=calls,
-        remark=_remark(result, text, found, broken, languages),
-        is_empty=is_empty,
-        is_broken=broken is not None,
+        remark=_remark(text, found, languages) if fault is None else fault.to_text(),
+        fault=fault,
         may_be_answer=not (calls or found.blocks or found.unclosed),
     )
 
 
-def _remark(
-    result: CreateResult, text: str, found: Extraction, broken: str | None, languages: Sequence[str]
-) -> str | None:
+def _remark(text: str, found: Extraction, languages: Sequence[str]) -> str | None:
     runnable = ", ".join(languages)
-    if not isinstance(result.content, str):
-        names = ", ".join(call.name for call in result.content)
-        return f"There is no such tool: {names}. Act by writing code in a ```python block."
-    if broken is not None:
-        return NOT_RUN.format(broken)
     if found.blocks:
         return None
-    if not result.content.strip():
-        return "Your reply was empty. Go on with the task: write code, or answer in plain words."
     if found.unsupported:
         labels = ", ".join(found.unsupported)
         return f"No code was run: {labels} is not run here, only {runnable}. {_IF_ANSWER}"

@@ -61,6 +61,8 @@ _LIMITS = {
     Ending.MAX_TOKENS: "You have used up the tokens for this task.",
     Ending.MAX_CALLS: "You have used up the calls of tools for this task.",
     Ending.STUCK: "You are going in circles.",
+    Ending.CUT_OFF: "Your replies were cut off, so be brief.",
+    Ending.NO_SUCH_TOOL: "There are no tools that you could call.",
     Ending.GIVEN_UP: "No further attempt is made.",
 }
 _LAST_QUESTION = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import JsonValue
 from watchdog.events import FileModifiedEvent, FileSystemEvent, FileSystemEventHandler
@@ -93,8 +93,12 @@ class RecordedRun:
         """Its task; of a program's run, the first one; ``None`` where the program has given none."""
         if self.about.task is not None:
             return self.about.task
-        began = next(self._all_events(RunBegan), None)
+        began = self.began()
         return None if began is None else began.task
+
+    def began(self) -> RunBegan | None:
+        """Its begin, of a program's run with the first task; ``None`` if it has not begun to work."""
+        return next(self._all_events(RunBegan), None)
 
     def sandboxes(self) -> Iterator[SandboxStarted]:
         """The sandboxes that have started, also before the run was resumed."""
@@ -105,6 +109,13 @@ class RecordedRun:
         for entry in read_log(self.directory.lines):
             if entry.get("type") == kind.type and isinstance(event := self._event(entry, reader), kind):
                 yield event
+
+    def changes(self) -> Sequence[str]:
+        """The overrides of its config that hold since it was last resumed."""
+        with self._since_resumed() as log:
+            entry = next(iter(log.new()), None)
+        changes: Any = None if entry is None or "resumed" not in entry else entry.get("set")
+        return list(map(str, cast("list[object]", changes))) if isinstance(changes, list) else []
 
     @property
     def is_running(self) -> bool:
@@ -157,6 +168,13 @@ class RecordedRun:
         with closing(read_backwards(self.directory.lines)) as entries:
             last = next(entries, None)
         return last is not None and "delivered" in last
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether a question of the parked run was answered."""
+        with closing(read_backwards(self.directory.lines)) as entries:
+            last = next(entries, None)
+        return last is not None and "given" in last
 
     def effects(self) -> Iterator[RecordedEffect]:
         """Its effects in the order of their ends, and then those that have not ended.

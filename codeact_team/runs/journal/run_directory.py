@@ -126,6 +126,11 @@ class RunDirectory:
         return [first.with_name(name) for name in names if f"{name}-".startswith(f"{first.name}-")]
 
     @property
+    def config_file(self) -> Path:
+        """The config of the run."""
+        return self.path / _CONFIG
+
+    @property
     def is_begun(self) -> bool:
         """Whether it has a run."""
         return (self.path / _ABOUT).is_file()
@@ -201,7 +206,7 @@ class RunDirectory:
 
     def config(self) -> str:
         """The config of the run, in YAML."""
-        file = self.path / _CONFIG
+        file = self.config_file
         try:
             with reading(file):
                 return read_regular(file, _MOST).decode()
