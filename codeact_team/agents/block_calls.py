@@ -270,8 +270,9 @@ class _Execution:
         finally:
             await to_the_end(checkpoint.aclose())
         if isinstance(result, SessionResult):
-            # the names that the failed code has bound are gone, and the state before it is not lost
-            result = replace(result, names=[], omitted_names=0, state_lost=False)
+            # names and files of the failed code are gone, and the state before it is not lost
+            shown = [replace(one, file=None) for one in result.artifacts]
+            result = replace(result, names=[], omitted_names=0, state_lost=False, artifacts=shown)
         return _remarked(result, _SET_BACK)
 
     async def _run(self, blocks: list[CodeBlock]) -> ExecutionResult:

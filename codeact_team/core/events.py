@@ -183,16 +183,17 @@ class Code:
 
 @dataclass(frozen=True)
 class ArtifactReference:
-    """An artifact without its bytes: their number and their digest in hexadecimal digits."""
+    """An artifact without its bytes: their number and their digest in hexadecimal digits; ``file`` as in :class:`Artifact`."""
 
     mime_type: str
     size: int
     sha256: str
+    file: str | None = None
 
     @classmethod
     def of(cls, artifact: Artifact) -> ArtifactReference:
         """The reference to an artifact."""
-        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest())
+        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest(), artifact.file)
 
 
 @dataclass(kw_only=True)

@@ -41,10 +41,15 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data."""
+    """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data.
+
+    Attributes:
+        file: The file in which the code has saved it itself, by its path in the workspace, if it has.
+    """
 
     mime_type: str
     data: bytes
+    file: str | None = None
 
 
 @dataclass

@@ -165,6 +165,9 @@ class RunFiles:
         if not isinstance(executor, StreamingCodeExecutor):
             return
         for number, artifact in enumerate(artifacts, 1):
+            if artifact.file is not None:
+                # the code has given it a name
+                continue
             if self._artifacts == _MAX_ARTIFACTS:
                 logger.warning(
                     "more than %d pictures and tables are shown: no more are kept as files", _MAX_ARTIFACTS
