@@ -67,7 +67,9 @@ class ExecutionResult(CodeResult):
         seconds: Wall-clock time from the first block's start to the last block's end.
         processor_seconds: Processor time of the sandbox since the previous call; ``None`` if that is not known.
         missing_module: The missing Python module that ended the code, by its last output.
-        saved_pictures: Pictures that the code has saved in the workspace, if an agent has read them.
+        files: The sizes in bytes of the files that the code has made or changed, by their paths in the workspace, if an agent
+            has asked for them; a hundred at most.
+        saved_pictures: The pictures among them, if an agent has read them.
     """
 
     outcome: Outcome = Outcome.COMPLETED
@@ -77,6 +79,7 @@ class ExecutionResult(CodeResult):
     seconds: float = 0.0
     processor_seconds: float | None = None
     missing_module: str | None = None
+    files: dict[str, int] = field(default_factory=dict[str, int])
     saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
 
 

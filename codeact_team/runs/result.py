@@ -5,6 +5,7 @@ Model clients of several providers name their errors as OpenAI's does, and give 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -212,6 +213,7 @@ class RunFile:
         change: Whether it was made, changed or removed.
         found_at: Its path on this machine; ``None`` if it is gone, or only in a container.
         problem: Why it has no copy, if one was wanted.
+        sha256: The digest of its content in hexadecimal digits, if the run's record keeps that.
     """
 
     path: str
@@ -219,6 +221,12 @@ class RunFile:
     change: Change
     found_at: str | None = None
     problem: str = ""
+    sha256: str | None = None
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether it has another name where it was delivered, as something else had its own."""
+        return self.found_at is not None and os.path.basename(self.found_at) != os.path.basename(self.path)
 
 
 @dataclass(kw_only=True)
@@ -262,6 +270,19 @@ class RunResult(Event, type="result"):
     steps: int = 0
 
     @property
+    def renamed(self) -> str:
+        """Where the files are that the answer names, and whose copies have other names, a line each; mostly empty."""
+        named = [file for file in self.files if file.is_renamed and _names(self.answer or "", file.path)]
+        return "\n".join(f"{file.path} is {file.found_at}" for file in named)
+
+    @property
+    def delivered_answer(self) -> str | None:
+        """The answer, and below it :attr:`renamed`, where it is text: the words of a model stay as they are, and so does JSON."""
+        if self.answer is None or not self.renamed or _is_json(self.answer):
+            return self.answer
+        return f"{self.answer.rstrip()}\n\n{self.renamed}"
+
+    @property
     def exit_code(self) -> int:
         """0 accepted, 1 not accepted, 2 failed, 3 parked, 75 if the same run may succeed later, 128 + n if signal n stopped it.
 
@@ -275,6 +296,18 @@ class RunResult(Event, type="result"):
         if self.ending is RunEnding.ACCEPTED and self.files_due:
             return 2
         return {RunEnding.ACCEPTED: 0, RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)
+
+
+def _names(text: str, path: str) -> bool:
+    name = re.escape(os.path.basename(path))
+    return re.search(rf"(?<![\w.-]){name}(?![\w-]|\.\w)", text) is not None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 class Costs:

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from codeact_team.agents.block_calls import AgentBlock
@@ -23,6 +24,7 @@ from codeact_team.core.files import below, opened, parent_of
 from codeact_team.core.trees import DIRECTORY
 from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.runs.journal.recorder import Files
 from codeact_team.runs.recording import Recording
 from codeact_team.runs.result import RunFile
 
@@ -233,7 +235,8 @@ class RunFiles:
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)
                 top = place.path if place.lasts or stays else None
-                found += await to_the_end(asyncio.to_thread(_told, told, copies, top))
+                kept: Files = {} if recorder is None else recorder.known_files(executor)
+                found += await to_the_end(asyncio.to_thread(_told, told, copies, top, kept))
             except (OSError, CodeActTeamError) as error:
                 notes.append(f"the files of {type(executor).__name__} are not known: {error}")
                 self.due += self._target is not None
@@ -302,7 +305,10 @@ class RunFiles:
 
 
 def _told(
-    files: Sequence[ChangedFile], copies: Sequence[tuple[str | None, str]] | None, top: Path | None
+    files: Sequence[ChangedFile],
+    copies: Sequence[tuple[str | None, str]] | None,
+    top: Path | None,
+    kept: Files = MappingProxyType({}),
 ) -> list[RunFile]:
     """Files for the result. Blocks.
 
@@ -310,12 +316,15 @@ def _told(
         files: The files.
         copies: For each, and others behind them, where its copy is, or else why it has none; ``None`` without copies.
         top: The directory that has the files, if that stays.
+        kept: The files of the workspace whose contents are recorded.
     """
     told: list[RunFile] = []
     for number, file in enumerate(files):
         path = readable(file.path)
         place = (str(top / path) if top is not None else None, "") if copies is None else copies[number]
-        told.append(RunFile(path, file.size, file.change, *place))
+        same = kept.get(file.path)
+        digest = same.digest if same is not None and same.size == file.size else None
+        told.append(RunFile(path, file.size, file.change, *place, digest))
     return told
 
 

@@ -64,7 +64,10 @@ def test_each_picture_that_is_shown_is_sent_once_and_in_order(interpreter: Runni
         ("plt.savefig('growth.png')\nplt.show()\nplt.close()", ["growth.png"]),
         ("plt.gcf().savefig(Path('growth'), dpi=150, transparent=True)\nplt.show()", ["growth.png"]),
         ("os.mkdir('charts')\nplt.savefig(os.path.abspath('charts/growth.pdf'))", ["charts/growth.pdf"]),
-        ("fig, axes = plt.subplots(layout='constrained')\nfig.suptitle('x')\nfig.savefig('b.png')", [None, "b.png"]),
+        (
+            "fig, axes = plt.subplots(layout='constrained')\nfig.suptitle('x')\nfig.savefig('b.png')",
+            [None, "b.png"],
+        ),
         ("plt.savefig('a.png')\nplt.title('more')\nplt.savefig('b.png')", ["b.png"]),
         ("plt.savefig('a.png')\nplt.figure()\nplt.plot([2, 1])\nplt.savefig('a.png')", [None, "a.png"]),
         # it is another picture, elsewhere, hidden, gone or no file
@@ -83,7 +86,9 @@ def test_a_figure_that_code_has_saved_itself_is_sent_with_the_name_of_its_file(
 
 
 def test_what_was_saved_in_an_earlier_block_is_no_file_of_this_one(interpreter: RunningInterpreter) -> None:
-    assert interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.savefig('growth.png')").saved_in == ["growth.png"]
+    assert interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.savefig('growth.png')").saved_in == [
+        "growth.png"
+    ]
     assert interpreter.run("_ = plt.plot([1, 2])").saved_in == [None]
 
 
