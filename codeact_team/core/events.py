@@ -198,9 +198,10 @@ class ArtifactReference:
 
 @dataclass(kw_only=True)
 class BlockBegan(EffectBegan):
-    """Code blocks begin to run."""
+    """Code blocks begin to run; ``timeout`` is the time limit of each in seconds, if it is known."""
 
     blocks: Sequence[Code]
+    timeout: float | None = None
 
 
 @dataclass(kw_only=True)
