@@ -252,7 +252,7 @@ class Conversation(PromotedListener):
             label, style = ("answer", "bold green") if is_accepted else (_NOT_ACCEPTED, "bold yellow")
             self._screen.text("")
             if result.answer.strip() == (said or "").strip():
-                self._screen.line((f"── {label} ", style), ("· as it stands above", "dim"))
+                self._screen.line((f"── {label} ", style), ("· as shown above", "dim"))
             else:
                 self._screen.text(f"── {label}", style)
                 self._screen.prose(result.answer)

@@ -33,7 +33,7 @@ _LONGEST_HIGHLIGHTED = 50_000
 _TAB = 4
 _SILENCE = 0.4
 """Seconds without output after which there is a sign of life."""
-_COMMAND = re.compile(r"codeact-team [^\n]*|\S+")
+_COMMAND = re.compile(r"\S*`[^`\n]*`\S*|codeact-team [^\n]*|\S+")
 """What is not broken: words, and commands, which people copy."""
 
 

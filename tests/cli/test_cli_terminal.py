@@ -26,7 +26,7 @@ def test_colours_and_a_sign_of_life_but_no_escape_sequence_of_others_reach_the_t
         with on_a_terminal(*command, cwd=tmp_path, **local_model(server.base_url)) as terminal:
             assert terminal.end() == 0, terminal.text
             output = terminal.raw
-    assert "working" in output[output.index("✓ exit code 0") :]
+    assert "waiting for scripted-model 0:00:00" in output[output.index("✓ exit code 0") :]
     assert "\x1b[1;36m── coder\x1b[0m" in output
     assert "\x1b[96;49mprint" in output
     assert "\x1b[1;32m✓ Accepted.\x1b[0m" in output
