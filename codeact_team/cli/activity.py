@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
+from codeact_team.cli.screen import clock
 from codeact_team.core.effects import EffectBegan, EffectEnded, Event
 from codeact_team.core.events import (
     BlockBegan,
@@ -74,9 +74,9 @@ class Activity:
     def describe(self) -> str:
         """What is waited for, how long so far, and the limit of that."""
         doing = self._current
-        seconds = _clock(time.monotonic() - doing.began)
+        seconds = clock(time.monotonic() - doing.began)
         if doing.limit is not None:
-            seconds = f"{seconds} of {_clock(doing.limit)}"
+            seconds = f"{seconds} of {clock(doing.limit)}"
         tail = f" · {self.tail}" if self.tail else ""
         return f"{doing.words} {seconds}{tail}"
 
@@ -109,7 +109,3 @@ class Activity:
             self._current = doing
         elif self._current.rank:
             self._current = _Doing("working", 0, time.monotonic())
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=int(seconds)))

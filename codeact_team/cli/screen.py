@@ -8,8 +8,10 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from errno import EIO
 from functools import partial
 from signal import SIGINT, SIGPIPE
@@ -50,7 +52,8 @@ class Screen:
         self._held: list[Callable[[], None]] | None = None
         self._terminals = output_terminals()
         self._echo = Echo()
-        self._waits_for: Callable[[], str] = lambda: "working"
+        began = time.monotonic()
+        self._waits_for = lambda: f"working {clock(time.monotonic() - began)}"
 
     @property
     def renders(self) -> bool:
@@ -259,6 +262,11 @@ class Prose:
         """Print the rest."""
         if self._rendered is not None:
             self._screen.rendered(self._rendered.end())
+
+
+def clock(seconds: float) -> str:
+    """Whole seconds for a person, such as ``0:01:30``."""
+    return str(timedelta(seconds=int(seconds)))
 
 
 def between_words(text: Text, width: int | None) -> Text:
