@@ -10,6 +10,7 @@ from codeact_team.core.effects import EffectBegan, EffectEnded, Event
 from codeact_team.core.events import (
     BlockBegan,
     ModelCallBegan,
+    ModelCallPutOff,
     QuestionAsked,
     SandboxLost,
     SandboxPreparing,
@@ -32,6 +33,9 @@ class _Doing:
     rank: int
     began: float
     limit: float | None = None
+    put_off: float = 0.0
+    """Until when."""
+    why: str = ""
 
 
 _CODE, _SANDBOX, _TOOL, _MODEL, _PERSON = range(1, 6)
@@ -61,6 +65,8 @@ class Activity:
                 self._under_way.pop(event.sandbox, None)
             case EffectBegan():
                 self._effect(event)
+            case ModelCallPutOff():
+                self._put_off(event)
             case Words():
                 self._writes(event.agent)
             case EffectEnded():
@@ -74,6 +80,8 @@ class Activity:
     def describe(self) -> str:
         """What is waited for, how long so far, and the limit of that."""
         doing = self._current
+        if (left := doing.put_off - time.monotonic()) > 0:
+            return f"{doing.why}, asked again in {clock(left + 1)}"
         seconds = clock(time.monotonic() - doing.began)
         if doing.limit is not None:
             seconds = f"{seconds} of {clock(doing.limit)}"
@@ -93,6 +101,12 @@ class Activity:
                 self._begin(event.span, "waiting for a person's answer", _PERSON)
             case _:
                 pass
+
+    def _put_off(self, event: ModelCallPutOff) -> None:
+        if (doing := self._under_way.get(event.parent or 0)) is not None:
+            now = time.monotonic()
+            why = one_line(event.reason.partition(" (")[0], _MOST)
+            self._under_way[event.parent or 0] = replace(doing, put_off=now + event.seconds, why=why)
 
     def _writes(self, agent: str) -> None:
         span, model = self._calls.get(agent, (0, ""))

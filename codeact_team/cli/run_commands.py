@@ -22,6 +22,7 @@ from codeact_team.cli.options import (
     Overrides,
     Quiet,
     RecordMib,
+    Retries,
     Run,
     RunDir,
     Sync,
@@ -49,6 +50,7 @@ def run(
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
+    retries: Retries = None,
     output: Output = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
@@ -72,6 +74,7 @@ def run(
     terminated.
     """
     with reported(working=not (as_json or quiet) and task != "-") as screen:
+        from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.run import read_task, run_command
         from codeact_team.runs.run import TeamRun
 
@@ -88,6 +91,7 @@ def run(
                 record_mib=record_mib,
                 sync=sync,
             )
+            PatientCalls(retries).attach(runner)
             code = run_command(
                 screen, runner, wanted, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )
@@ -100,6 +104,7 @@ def resume(
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
+    retries: Retries = None,
     output: Output = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
@@ -118,6 +123,7 @@ def resume(
     Exit codes: as those of run.
     """
     with reported(working=not (as_json or quiet)) as screen:
+        from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.run import run_command
         from codeact_team.runs.journal.run_directory import find_run
@@ -136,6 +142,7 @@ def resume(
                 again=output is not None or out is not None,
                 confirm=confirming(screen, as_json=as_json),
             )
+            PatientCalls(retries).attach(runner)
             code = run_command(
                 screen, runner, task, seconds=timeout, output=output, as_json=as_json, quiet=quiet
             )
@@ -209,6 +216,7 @@ def chat(
     data: Data = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
+    retries: Retries = None,
     as_json: Json = False,
 ) -> None:
     """Talk to a team, or a single agent, that remembers what was before.
@@ -219,11 +227,13 @@ def chat(
     the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
     with reported(working=not as_json) as screen:
+        from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.chat import chat_command
         from codeact_team.runs.run import TeamRun
 
         changes = changes_of(overrides, model, base_url, data)
         with traced(screen):
             runner = TeamRun(config, overrides=changes, policy=policy_of(allow, allow_unsafe))
+            PatientCalls(retries).attach(runner)
             code = chat_command(screen, runner, as_json=as_json)
         raise typer.Exit(code)

@@ -166,6 +166,14 @@ class ModelCallEnded(EffectEnded):
 
 
 @dataclass(kw_only=True)
+class ModelCallPutOff(Event):
+    """A model's server cannot answer the call with the span ``parent``, for ``reason``, and is asked again in ``seconds``."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(kw_only=True)
 class Words(AgentEvent):
     """A piece of a model's text; ``message_id`` is that of the message with all of it."""
 

@@ -36,9 +36,15 @@ _ADVICE = {
     403: "the model's server refuses this (403): {}; check what the API key may do",
     404: "the model's server does not know the model, or the address (404): {}; check `model` and `base_url` of the "
     "model client",
-    429: "too many requests for the model's server (429): {}; wait a little, or set `max_retries` of the model client",
+    429: "too many requests for the model's server (429): {}; wait a little, or raise --retries",
 }
 _LONGEST = 600
+_RESETS = ("", "-requests", "-tokens")
+"""Endings of the names of headers that say when a limit is over."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[hms])")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_EPOCH = 1e9
+"""Seconds: more are a time since the epoch, and a thousand times more one in milliseconds."""
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
@@ -89,7 +95,24 @@ def retry_after(error: BaseException) -> float | None:
             return max(0.0, float(headers.get(name, "")) * unit)
     with suppress(ValueError, TypeError):
         return max(0.0, parsedate_to_datetime(headers.get("retry-after")).timestamp() - time.time())
-    return None
+    resets = {kind: _seconds(headers.get(f"x-ratelimit-reset{kind}", "")) for kind in _RESETS}
+    used_up = [kind for kind in _RESETS if headers.get(f"x-ratelimit-remaining{kind}") == "0"]
+    return max(
+        (seconds for kind in used_up or _RESETS if (seconds := resets[kind]) is not None), default=None
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """What a server says of when a limit is over: a duration such as ``6m0s``, seconds, or a time since the epoch."""
+    with suppress(ValueError):
+        number = float(text)
+        if number < _EPOCH:
+            return max(0.0, number)
+        return max(0.0, (number / 1000 if number > 1000 * _EPOCH else number) - time.time())
+    parts = _DURATION.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def is_too_many(error: BaseException) -> bool:

@@ -47,10 +47,12 @@ from codeact_team.core.autogen_internals import (
     conditions_of,
     function_of,
     import_to_str,
+    leave_retries,
     listed_model,
     model_table,
     reads_past_versions,
     recover,
+    sets_retries,
     time_limit,
     to_stub,
 )
@@ -262,3 +264,14 @@ def test_a_new_model_of_anthropic_s_is_not_taken_for_its_oldest(monkeypatch: pyt
     assert listed_model(client, "no-such-model") is None
     for known in ("claude-2.1", "claude-sonnet-4-5"):
         assert listed_model(client, known) is model_table(client).get_info(known)
+
+
+def test_a_client_says_whether_its_config_sets_retries_and_leaves_them():
+    client = OpenAIChatCompletionClient(model="gpt-4o", api_key="a-key")
+    assert (sets_retries(client), client._client.max_retries) == (False, 2)  # pyright: ignore[reportPrivateUsage]
+    leave_retries(client)
+    assert client._client.max_retries == 0  # pyright: ignore[reportPrivateUsage]
+    assert sets_retries(OpenAIChatCompletionClient(model="gpt-4o", api_key="a-key", max_retries=3))
+    replay = ReplayChatCompletionClient([])
+    leave_retries(replay)
+    assert not sets_retries(replay)

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import termios
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,6 +49,17 @@ class Terminal:
     def wait_for(self, text: str) -> None:
         """Read until ``text`` has come after what was waited for before."""
         assert self.shows(text, seconds=_PATIENCE), f"{text!r} never came, but:\n{self.text}"
+
+    def wait_for_raw(self, text: str) -> None:
+        """Read until ``text`` has come, which may disappear again."""
+        deadline = time.monotonic() + _PATIENCE
+        while text not in self.raw:
+            assert self._receive(deadline), f"{text!r} never came, but:\n{self.raw}"
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._descriptor)[3] & termios.ECHO)
 
     def shows(self, text: str, *, seconds: float) -> bool:
         """Whether ``text`` comes, after what was waited for before."""
