@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 from autogen_agentchat.messages import (
@@ -46,7 +47,7 @@ _MAX_CALLS = 20
 _MAX_TEXT = 60
 """Characters of a call's arguments, or of its error."""
 _MAX_CHARS = 100_000
-"""How much is shown of a text that comes in pieces; the rest is counted."""
+"""How much is shown of output that comes in pieces; the rest is counted."""
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 _NOT_ACCEPTED = "best answer so far, not accepted"
 
@@ -57,13 +58,16 @@ def listener_of(screen: Screen, *, as_json: bool, answer_last: bool = False, ech
 
 
 class LiveText:
-    """A text that comes in pieces; the message of that id, if it is known, will have all of it."""
+    """A text that comes in pieces; the message of that id, if it is known, will have all of it.
 
-    def __init__(self, source: str, message_id: str | None) -> None:
+    Of a model's ``words`` all are shown, as they may be the answer.
+    """
+
+    def __init__(self, source: str, message_id: str | None, *, words: bool) -> None:
         self.source, self.message_id = source, message_id
         self.at_line_start = True
         self.left_out = 0
-        self._room = _MAX_CHARS
+        self._room = sys.maxsize if words else _MAX_CHARS
         self._after_return = False
 
     def take(self, piece: str) -> str:
@@ -278,8 +282,9 @@ class Conversation(PromotedListener):
         if live is None or (live.source, live.message_id) != (source, message_id):
             self._end_live()
             self._header(source)
-            self._live = live = LiveText(source, message_id)
-            self._prose = Prose(self._screen) if isinstance(piece, Words) else None
+            is_words = isinstance(piece, Words)
+            self._live = live = LiveText(source, message_id, words=is_words)
+            self._prose = Prose(self._screen) if is_words else None
             self._pieces_shown.add(message_id)
         self._said = None
         shown = live.take(piece.text)
