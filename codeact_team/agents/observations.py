@@ -233,9 +233,9 @@ def summarize(result: ExecutionResult) -> str:
 
 def describe_files(files: Mapping[str, int]) -> str:
     """Files by their paths, kinds and sizes, in one line."""
-    told = [f"{_line(path)} ({_kind(path)}{size / 1000:,.1f} kB)" for path, size in files.items()]
-    more = [f"{len(told) - _MAX_FILES} more"] if len(told) > _MAX_FILES else []
-    return "; ".join([*told[:_MAX_FILES], *more])
+    each = [f"{_line(path)} ({_kind(path)}{size / 1000:,.1f} kB)" for path, size in files.items()]
+    more = [f"{len(each) - _MAX_FILES} more"] if len(each) > _MAX_FILES else []
+    return "; ".join([*each[:_MAX_FILES], *more])
 
 
 def _kind(path: str) -> str:

@@ -194,7 +194,7 @@ class Conversation(PromotedListener):
         self._screen.wait()
 
     def _chat(self, message: BaseChatMessage, was_shown: bool, said: str | None) -> str | None:
-        """Print a message for agents; returns the text that was shown last then, ``said`` if there is nothing new."""
+        """Print a message for agents; returns the text that was shown last then, ``said`` if it has nothing new."""
         executed, self._executed = self._executed, False
         record = ExecutionRecord.from_metadata(message.metadata)
         verdict = Verdict.from_metadata(message.metadata)

@@ -1,4 +1,4 @@
-"""The echo of a terminal: what a person types there is shown, or not."""
+"""The echo of a terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LOCAL_FLAGS = 3
 
 
 class Echo:
-    """Keeps a terminal from showing what is typed, for a while. What was typed is read later all the same."""
+    """Keeps a terminal from showing typed keys, for a while. They are read later all the same."""
 
     def __init__(self) -> None:
         self._flags: int | None = None
         """Those of the terminal before, as long as they are others now."""
 
     def suppress(self) -> None:
-        """Show nothing that is typed, where standard input is a terminal that does."""
+        """Show no typed keys, if standard input is a terminal that does."""
         with suppress(termios.error, OSError):
             if self._flags is not None or not _is_ours():
                 return
@@ -29,7 +29,7 @@ class Echo:
                 termios.tcsetattr(_STDIN, termios.TCSANOW, settings)
 
     def restore(self) -> None:
-        """Show again what is typed."""
+        """Show typed keys again."""
         if self._flags is None:
             return
         with suppress(termios.error, OSError):

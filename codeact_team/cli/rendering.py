@@ -238,7 +238,7 @@ class _Markdown(Markdown):
         self.parsed = _parser().parse(source)
         for token in self.parsed:
             for child in token.children or ():
-                # whoever writes for a terminal means the end of a line
+                # in a terminal, a line that ends is meant to
                 child.type = "hardbreak" if child.type == "softbreak" else child.type
 
     def unbroken(self, source: str) -> set[str]:

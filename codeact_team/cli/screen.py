@@ -57,11 +57,11 @@ class Screen:
 
     @property
     def renders(self) -> bool:
-        """Whether Markdown is rendered, and there are signs of life: it is a terminal that can do that."""
+        """Whether it is a terminal that can show rendered Markdown and signs of life."""
         return self._out.is_terminal and not self._out.is_dumb_terminal
 
     def say_while_waiting(self, describe: Callable[[], str]) -> None:
-        """Let the sign of life say what ``describe`` returns, in a few words; it is called from another thread."""
+        """Set what the sign of life says: what ``describe`` returns, which another thread calls."""
         self._waits_for = describe
 
     def text(self, text: str, style: str = "", *, end: str = "\n") -> None:
@@ -99,7 +99,7 @@ class Screen:
         return self._out.height
 
     def prose(self, text: str) -> None:
-        """Print a model's text: on a terminal its Markdown is rendered, elsewhere it stays as it is written."""
+        """Print a model's text: its Markdown is rendered on a terminal, and stays as it is written in a file."""
         prose = Prose(self, rendered=len(text) <= _LONGEST_HIGHLIGHTED)
         prose.add(text.rstrip())
         prose.end()
@@ -248,7 +248,7 @@ class Prose:
 
     @property
     def unfinished(self) -> str:
-        """The end of what is not printed yet, as it is not known how its block ends."""
+        """The end of the block that has not ended, and is not printed yet."""
         return "" if self._rendered is None else self._rendered.unfinished
 
     def add(self, piece: str) -> None:
@@ -286,7 +286,7 @@ def between_words(text: Text, width: int | None) -> Text:
 
 
 class _Doing(ProgressColumn):
-    """What work goes on, as far as it fits into a line."""
+    """What is under way, as far as it fits into a line."""
 
     max_refresh = 0.1
 

@@ -203,6 +203,6 @@ def sets_retries(client: object) -> bool:
 
 
 def leave_retries(client: object) -> None:
-    """Let a model client of AutoGen's retry nothing by itself."""
+    """Keep a model client of AutoGen's from retrying by itself."""
     if isinstance(getattr(inner := getattr(client, "_client", None), "max_retries", None), int):
         setattr(inner, "max_retries", 0)  # noqa: B010 - of whichever class

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
 from typing import Annotated
 
 from autogen_agentchat.messages import (
@@ -34,7 +33,7 @@ from codeact_team.core.effects import (
     error_text,
 )
 from codeact_team.core.execution import (
-    Artifact,
+    ArtifactReference,
     BoundName,
     CallOutcome,
     Outcome,
@@ -187,21 +186,6 @@ class Code:
 
     language: str
     code: str
-
-
-@dataclass(frozen=True)
-class ArtifactReference:
-    """An artifact without its bytes: their number and their digest in hexadecimal digits; ``file`` as in :class:`Artifact`."""
-
-    mime_type: str
-    size: int
-    sha256: str
-    file: str | None = None
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> ArtifactReference:
-        """The reference to an artifact."""
-        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest(), artifact.file)
 
 
 @dataclass(kw_only=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from io import BytesIO
 
 from autogen_core import Image
@@ -50,6 +51,21 @@ class Artifact:
     mime_type: str
     data: bytes
     file: str | None = None
+
+
+@dataclass(frozen=True)
+class ArtifactReference:
+    """An artifact without its bytes: their number and their digest in hexadecimal digits; ``file`` as in :class:`Artifact`."""
+
+    mime_type: str
+    size: int
+    sha256: str
+    file: str | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> ArtifactReference:
+        """The reference to an artifact."""
+        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest(), artifact.file)
 
 
 @dataclass

@@ -47,7 +47,7 @@ class _Contents:
     files: WorkspaceFiles
     before: Snapshot
     before_agents: Snapshot
-    """As they were when an agent last asked what is new."""
+    """As they were when an agent last asked for new ones."""
     recorded: Mapping[str, RecordedFile] = field(default_factory=dict[str, RecordedFile])
     recorded_as: Mapping[str, FileState] = field(default_factory=dict[str, FileState])
     """The files when they were recorded."""

@@ -161,7 +161,7 @@ _MAGIC = {
     "image/gif": re.compile(rb"GIF8[79]a"),
     "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
 }
-"""How the pictures begin that are shown of files; what they are called says nothing."""
+"""How the pictures begin that are shown of files; their names say nothing."""
 _TABLE_ENDINGS = (".csv", ".tsv")
 _MAX_ROWS, _MAX_COLUMNS, _MAX_CELL = 20, 12, 100
 
@@ -172,12 +172,12 @@ def files_shown(files: Iterable[RunFile], content: Bytes, known: Container[str])
     Args:
         files: The files; those whose content was not kept are left out.
         content: Where their bytes are, by the digest.
-        known: Digests of what is shown already.
+        known: Digests of those that are shown already.
     """
-    told: list[tuple[str, Markup]] = []
+    found: list[tuple[str, Markup]] = []
     left = _MAX_BYTES
     for file in files:
-        if len(told) == _MAX_FILES:
+        if len(found) == _MAX_FILES:
             break
         if file.sha256 is None or file.sha256 in known or file.size > min(left, _LARGEST_FILE):
             continue
@@ -185,8 +185,8 @@ def files_shown(files: Iterable[RunFile], content: Bytes, known: Container[str])
         data = (content(file.sha256) or b"")[: _LARGEST_FILE + 1]
         if len(data) == file.size and (markup := _file(file.path, data)) is not None:
             left -= len(data)
-            told.append((file.found_at or file.path, markup))
-    return told
+            found.append((file.found_at or file.path, markup))
+    return found
 
 
 def _file(path: str, data: bytes) -> Markup | None:

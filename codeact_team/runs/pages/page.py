@@ -87,7 +87,7 @@ class Story(PromotedListener):
         self._kept: dict[str, str] = {}
         """The names of artifacts that are files, by their digests."""
         self.shown: set[str] = set()
-        """The digests of the artifacts that were told."""
+        """The digests of the artifacts in the sections."""
         self._judged: str | None = None
         """The id of the message that repeats the last verdict."""
         self.result: RunResult | None = None

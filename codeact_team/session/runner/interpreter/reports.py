@@ -372,7 +372,7 @@ class ShownFigures:
 
     @interruptible
     def _note_saved(self, pyplot: Any, number: int, path: Any) -> None:
-        # a figure without a picture is sent as if it had not been saved
+        # a figure without a picture counts as one that was not saved
         with suppress(Exception):
             path = os.path.abspath(path)
             if not os.path.exists(path):
@@ -490,7 +490,7 @@ def _drawn(pyplot: Any, number: int) -> bytes:
 
 
 def _name_of_file(path: str) -> str | None:
-    """The path of a file below the current directory; ``None`` if it is elsewhere, hidden, or gone."""
+    """The path of a file below the current directory; ``None`` if it is outside, hidden, or gone."""
     name = os.path.relpath(path)
     hidden = any(part.startswith(".") for part in name.split(os.sep))
     return None if hidden or len(name) > MAX_FILE_NAME or not os.path.isfile(name) else name
