@@ -23,8 +23,8 @@ from codeact_team.core.events import (
 from codeact_team.core.visibility import one_line
 from codeact_team.runs.result import RunResult
 
-_MOST = 60
-"""Characters of a name."""
+_MOST = 36
+"""Characters of a name, so that the time behind it fits into a narrow terminal."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Activity:
         """What is waited for, how long so far, and the limit of that."""
         doing = self._current
         if (left := doing.put_off - time.monotonic()) > 0:
-            return f"{doing.why}, asked again in {clock(left + 1)}"
+            return f"asked again in {clock(left + 1)}: {doing.why}"
         seconds = clock(time.monotonic() - doing.began)
         if doing.limit is not None:
             seconds = f"{seconds} of {clock(doing.limit)}"
@@ -105,7 +105,7 @@ class Activity:
     def _put_off(self, event: ModelCallPutOff) -> None:
         if (doing := self._under_way.get(event.parent or 0)) is not None:
             now = time.monotonic()
-            why = one_line(event.reason.partition(" (")[0], _MOST)
+            why = one_line(event.reason.partition(" (")[0], 2 * _MOST)
             self._under_way[event.parent or 0] = replace(doing, put_off=now + event.seconds, why=why)
 
     def _writes(self, agent: str) -> None:

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.markdown import Heading, ListItem, Markdown, MarkdownElement
+from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
@@ -227,10 +228,31 @@ class _Heading(Heading):
         yield Text("#" * int(self.tag[1:]) + " ", "dim").append_text(self.text)
 
 
+class _Item(ListItem):
+    """An item of a list, whose number has its point."""
+
+    def render_number(
+        self, console: Console, options: ConsoleOptions, number: int, last_number: int
+    ) -> RenderResult:
+        width = len(f"{last_number}. ")
+        style = console.get_style("markdown.item.number")
+        first = f"{number}. ".rjust(width)
+        inner = options.update(width=options.max_width - width)
+        for line in console.render_lines(self.elements, inner, style=self.style):
+            yield Segment(first, style)
+            yield from line
+            yield Segment.line()
+            first = " " * width
+
+
 class _Markdown(Markdown):
     """Markdown whose links and HTML stay as they are written, so that each is seen to lead where it does."""
 
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _Heading}
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "heading_open": _Heading,
+        "list_item_open": _Item,
+    }
 
     def __init__(self, source: str) -> None:
         super().__init__("", code_theme="ansi_dark", hyperlinks=False)

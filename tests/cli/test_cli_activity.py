@@ -74,6 +74,6 @@ def test_a_call_that_is_put_off_says_until_when(clock: Clock):
         ModelCallPutOff(parent=1, reason="too many requests for the model's server (429): slow", seconds=42.0)
     )
     clock.now += 2
-    assert waiting.describe() == "too many requests for the model's server, asked again in 0:00:41"
+    assert waiting.describe() == "asked again in 0:00:41: too many requests for the model's server"
     clock.now += 40
     assert waiting.describe() == "waiting for gpt-4.1 0:00:42"

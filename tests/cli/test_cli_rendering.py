@@ -19,6 +19,9 @@ ANSWER = f"""# Sales
 
 The **north** grew most, by `34.5 %`; the others fell behind by far.
 
+1. first
+2. second
+
 - one
 - two [link](https://example.org/)
 
@@ -44,6 +47,7 @@ def lines(*pieces: str, width: int = 60) -> list[str]:
 def test_headings_lists_tables_and_emphasis_are_rendered_and_all_that_could_deceive_is_as_written():
     told = lines(ANSWER)
     assert told[:3] == ["# Sales", "", "The north grew most, by 34.5 %; the others fell behind by"]
+    assert "2. second" in told
     assert " • two [link](https://example.org/)" in told
     assert any(line.split() == ["North", "12"] for line in told)
     assert told[-1] == "Done <b>now</b> &amp; then."

@@ -61,7 +61,7 @@ def test_the_wait_ends_with_the_time_of_the_run(tmp_path: Path):
         with on_a_terminal(*command, cwd=tmp_path, **keys(server)) as terminal:
             assert terminal.end() == 1
     assert "asked again in 360.0 s" in terminal.text
-    assert "too many requests for the model's server, asked again in 0:06:00" in terminal.raw
+    assert "asked again in 0:06:00: too many requests for the model's server" in terminal.raw
     assert "the time limit of 2 seconds is reached" in terminal.text.replace("\n", " ")
 
 
