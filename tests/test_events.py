@@ -54,6 +54,7 @@ def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
             "mime_type": "image/png",
             "size": 3,
             "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+            "file": None,
         }
     ]
     assert dumped["names"] == [{"name": "x", "type": "int", "size": None, "preview": None}]

@@ -28,8 +28,9 @@ from codeact_team.agents.tool_calls import TurnTools
 from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.core.component_effects import CodeRun, Run
 from codeact_team.core.effects import Dispatcher, perform
-from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
-from codeact_team.core.executor_interface import Emit, SessionCodeExecutor, StreamingCodeExecutor
+from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
+from codeact_team.core.executor_interface import Emit, NewFiles, SessionCodeExecutor, StreamingCodeExecutor
+from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
 from codeact_team.session.protocol import KEPT_APART
 from codeact_team.tools.approval_rules import Question, misleading_as_it_is
@@ -37,6 +38,9 @@ from codeact_team.tools.approvals import Answer, AskedQuestion
 
 logger = logging.getLogger(__name__)
 
+_MAX_FILES = 100
+_NAMES_A_FILE = re.compile(r"\.\w{1,8}['\"]|>")
+"""Code that makes a file has its name in it, or writes to it by a shell; to look for files takes a while."""
 _TIMEOUT_EXIT_CODE = 124
 """What the ``timeout`` command exits with."""
 CANCELLED = "Code execution was cancelled."
@@ -110,6 +114,7 @@ async def run_blocks(
         dispatcher: The dispatcher that the agent remembers.
         keeps_output: Whether output that is too long for a model is kept in the workspace.
         max_pictures: How many pictures are read that the code has saved in the workspace, if it has shown none.
+            What files it has made is asked in any case.
         rolls_back: Whether variables and files are restored after code that fails.
         fork_of: The executor of which this one is a fork, if it is one. A fork that has ended is a failed result.
 
@@ -130,11 +135,13 @@ async def run_blocks(
             return SessionResult(exit_code=1, output=str(error), outcome=Outcome.LOST, state_lost=True)
         if keeps_output and isinstance(executor, SessionCodeExecutor) and isinstance(result, SessionResult):
             result.output_file = await _keep_output(executor, result)
-        if max_pictures and result.outcome is Outcome.COMPLETED and any(".png" in one.code for one in blocks):
-            # code that saves a picture has its name in it; pictures that were shown are known already
+        if result.outcome is Outcome.COMPLETED and any(_NAMES_A_FILE.search(one.code) for one in blocks):
+            # pictures that were shown are known already
             shown = result.artifacts if isinstance(result, SessionResult) else []
             has_shown = any(one.mime_type == "image/png" for one in shown)
-            result.saved_pictures = await _saved_pictures(executor, 0 if has_shown else max_pictures)
+            new = await _new_files(executor, 0 if has_shown else max_pictures)
+            result.files = {readable(file.path): file.size for file in new.files[:_MAX_FILES]}
+            result.saved_pictures = [*new.pictures]
         return result
 
     try:
@@ -174,14 +181,14 @@ async def warming_up(executor: CodeExecutor) -> AsyncGenerator[None]:
         await asyncio.gather(starting, return_exceptions=True)
 
 
-async def _saved_pictures(executor: CodeExecutor, most: int) -> list[Artifact]:
+async def _new_files(executor: CodeExecutor, pictures: int) -> NewFiles:
     if not isinstance(executor, StreamingCodeExecutor):
-        return []
+        return NewFiles()
     try:
-        return list(await executor.workspace.new_pictures(most))
+        return await executor.workspace.new_files(pictures)
     except SandboxError as error:
-        logger.warning("pictures that the code may have saved cannot be read: %s", error)
-        return []
+        logger.warning("files that the code may have made are not known: %s", error)
+        return NewFiles()
 
 
 def _raise_if_cancelled(cancellation_token: CancellationToken) -> None:
@@ -270,8 +277,9 @@ class _Execution:
         finally:
             await to_the_end(checkpoint.aclose())
         if isinstance(result, SessionResult):
-            # the names that the failed code has bound are gone, and the state before it is not lost
-            result = replace(result, names=[], omitted_names=0, state_lost=False)
+            # names and files of the failed code are gone, and the state before it is not lost
+            shown = [replace(one, file=None) for one in result.artifacts]
+            result = replace(result, names=[], omitted_names=0, state_lost=False, artifacts=shown)
         return _remarked(result, _SET_BACK)
 
     async def _run(self, blocks: list[CodeBlock]) -> ExecutionResult:

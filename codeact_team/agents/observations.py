@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from mimetypes import guess_type
 
 from autogen_core.code_executor import CodeResult
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -151,6 +152,8 @@ class ExecutionRecord(BaseModel):
     """Who allowed or denied code and calls of tools."""
     omitted_approvals: int = 0
     """How many more decisions there were."""
+    files: dict[str, int] = {}
+    """The sizes in bytes of the files that the code of the turn has made or changed, by their paths; hostile data."""
 
     def to_metadata(self) -> dict[str, str]:
         """The record as an entry for a message's metadata."""
@@ -215,6 +218,7 @@ _NO_OUTPUT = "(no output)"
 """Nothing to mend in a session: code may just bind names for the next block."""
 _MAX_SUMMARY_CHARS = 2_000
 _MAX_NAME_CHARS = 100
+_MAX_FILES = 20
 
 
 def encodable(text: str) -> str:
@@ -253,7 +257,21 @@ def summarize(result: ExecutionResult) -> str:
     if result.artifacts:
         made = [f"{_line(one.mime_type)}, {len(one.data) / 1000:.1f} kB" for one in result.artifacts]
         lines.append("Made: " + "; ".join(made))
+    if result.files:
+        lines.append(f"Files: {describe_files(result.files)}")
     return make_inert(encodable(shorten("\n".join(lines), _MAX_SUMMARY_CHARS)))
+
+
+def describe_files(files: Mapping[str, int]) -> str:
+    """Files by their paths, kinds and sizes, in one line."""
+    each = [f"{_line(path)} ({_kind(path)}{size / 1000:,.1f} kB)" for path, size in files.items()]
+    more = [f"{len(each) - _MAX_FILES} more"] if len(each) > _MAX_FILES else []
+    return "; ".join([*each[:_MAX_FILES], *more])
+
+
+def _kind(path: str) -> str:
+    kind, _ = guess_type(path)
+    return f"{kind}, " if kind else ""
 
 
 def _bound(name: BoundName) -> str:

@@ -16,7 +16,7 @@ from pydantic import Field
 from codeact_team.agents.agent_config import AgentConfig
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.messages import add_to_context, given_answer, text_of, visible_to
-from codeact_team.agents.observations import ExecutionRecord, shorten
+from codeact_team.agents.observations import ExecutionRecord, describe_files, shorten
 from codeact_team.agents.turn import Turn, YieldItem
 from codeact_team.core.execution import Drawn, pictures_from_metadata
 from codeact_team.core.quoting import as_data, make_inert
@@ -104,6 +104,8 @@ def _execution_report(message: BaseChatMessage, record: ExecutionRecord) -> str:
         f"{message.source} was to run this code (attempt {record.attempts}):\n{code}\n\n"
         f"Exit code {record.exit_code}, {record.outcome.value}. What came of it:\n{as_data(record.output)}"
     )
+    if record.files:
+        text += f"\n\nFiles that it has made or changed:\n{as_data(make_inert(describe_files(record.files)))}"
     remark = text_of(message).strip() if record.remark is None else record.remark
     if remark:
         text += f"\n\n{message.source} says:\n{remark}"

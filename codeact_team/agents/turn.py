@@ -195,6 +195,8 @@ class CodeTurn(Turn):
     """How many pictures the response passes on."""
     pictures: Sequence[Picture] = ()
     """The latest pictures of the turn."""
+    files: dict[str, int] = field(default_factory=dict[str, int])
+    """The sizes of the files that its code has made or changed, by their paths."""
     decisions: list[RetryDecision] = field(default_factory=list[RetryDecision])
     remark: str | None = None
     """What the response adds to the result, if it passes that on."""
@@ -239,6 +241,7 @@ class CodeTurn(Turn):
         """Take up what the blocks of the result have drawn."""
         shown = self.result.artifacts if isinstance(self.result, SessionResult) else ()
         artifacts = [*shown, *self.result.saved_pictures]
+        self.files |= self.result.files
         self.drawn = await asyncio.to_thread(read_drawn, artifacts) if artifacts else Drawn()
         if self.max_pictures:
             self.pictures = [*self.pictures, *self.drawn.pictures][-self.max_pictures :]
@@ -277,6 +280,7 @@ class CodeTurn(Turn):
             omitted_tool_calls=self.tools.omitted_records,
             approvals=approvals,
             omitted_approvals=omitted_approvals,
+            files=self.files,
         )
         told = any(isinstance(message, CodeExecutionEvent) for message in self.inner_messages)
         result = {} if told else result_to_metadata(self.result)

@@ -171,6 +171,11 @@ class RateLimit:
         """How many calls may be under way since a server had too many requests."""
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def pause(self) -> float:
+        """Seconds for which no call begins, as a server has had too many requests."""
+        return max(0.0, self._paused_until - asyncio.get_running_loop().time())
+
     async def admit(self, job: str, waits: Callable[[], object] = lambda: None) -> None:
         """Wait until a call may begin; ``waits`` is called if it may not at once."""
         turn = asyncio.get_running_loop().create_future()

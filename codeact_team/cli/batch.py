@@ -149,7 +149,7 @@ class _Progress:
         described = " · ".join([name, *_described(result)])
         if (reason := result.error or result.objection) is not None:
             described += f" · {self._told(reason, name)}"
-        if not self._screen.is_live:
+        if not self._screen.renders:
             self._screen.text(f"{self._table.done}/{self._table.jobs} {mark} {described}")
         elif not result.is_final or result.correct is False:
             self._screen.text(f"{mark} {described}", style)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
+from codeact_team.batch.alone import PatientCalls
 from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
@@ -19,8 +20,11 @@ from codeact_team.core.effects import Listener
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.runs.chat import TeamChat, is_for_team
 from codeact_team.runs.journal.chat_input import RESET, UNDO
+from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.remedies import advice
 from codeact_team.runs.result import RunEnding
+from codeact_team.runs.resuming import chat_of
+from codeact_team.runs.run import TeamRun
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
@@ -80,6 +84,15 @@ def chat_command(
     elif with_a_person and ended_in is not None:
         screen.notice("note", f"to go on: {hint.resume(ended_in)}")
     return code
+
+
+def reopened(
+    resume: Callable[[RunDirectory], tuple[TeamRun, str | None]], patient: PatientCalls, chat: TeamChat
+) -> TeamChat:
+    """A chat that has ended, resumed with the same patience for its models."""
+    again = chat_of(resume(chat.directory))
+    patient.attach(again)
+    return again
 
 
 class _Chat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,10 @@ from autogen_agentchat.messages import (
 )
 
 from codeact_team.agents.observations import Ending, ExecutionRecord
+from codeact_team.cli.activity import Activity
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
-from codeact_team.cli.screen import Screen
+from codeact_team.cli.screen import Prose, Screen
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import (
     ArtifactKept,
@@ -47,7 +49,7 @@ _MAX_CALLS = 20
 _MAX_TEXT = 60
 """Characters of a call's arguments, or of its error."""
 _MAX_CHARS = 100_000
-"""How much is shown of a text that comes in pieces; the rest is counted."""
+"""How much is shown of output that comes in pieces; the rest is counted."""
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 _NOT_ACCEPTED = "best answer so far, not accepted"
 
@@ -58,13 +60,16 @@ def listener_of(screen: Screen, *, as_json: bool, answer_last: bool = False, ech
 
 
 class LiveText:
-    """A text that comes in pieces; the message of that id, if it is known, will have all of it."""
+    """A text that comes in pieces; the message of that id, if it is known, will have all of it.
 
-    def __init__(self, source: str, message_id: str | None) -> None:
+    Of a model's ``words`` all are shown, as they may be the answer.
+    """
+
+    def __init__(self, source: str, message_id: str | None, *, words: bool) -> None:
         self.source, self.message_id = source, message_id
         self.at_line_start = True
         self.left_out = 0
-        self._room = _MAX_CHARS
+        self._room = sys.maxsize if words else _MAX_CHARS
         self._after_return = False
 
     def take(self, piece: str) -> str:
@@ -101,6 +106,12 @@ class Conversation(PromotedListener):
         # an empty line precedes a header that is not the first output
         self._speaker: str | None = None if echo else ""
         self._live: LiveText | None = None
+        self._prose: Prose | None = None
+        """Prints that text, if a model writes it."""
+        self._said: str | None = None
+        """The text of an agent that was shown last, with nothing after it but its acceptance."""
+        self._activity = Activity()
+        screen.say_while_waiting(self._activity.describe)
         self._executed = False
         """Whether the result of the speaker's last execution is shown."""
         self._pieces_shown: set[str | None] = set()
@@ -111,6 +122,11 @@ class Conversation(PromotedListener):
         """The number of calls of each block that runs."""
         self._calls_shown: set[int] = set()
         """Spans of the calls under way that are shown."""
+
+    def __call__(self, event: Event) -> None:
+        # also of attempts, which are not shown
+        self._activity(event)
+        super().__call__(event)
 
     def hear(self, event: Event) -> None:
         """Print an event."""
@@ -148,7 +164,9 @@ class Conversation(PromotedListener):
         was_shown = message.id in self._pieces_shown or (
             live is not None and live.message_id is None and live.source == message.source
         )
+        is_whole = not was_shown or (live is not None and not live.left_out)
         self._header(message.source)
+        said, self._said = self._said, None
         match message:
             case CodeGenerationEvent():
                 # the model's thoughts before the code have been shown
@@ -171,15 +189,18 @@ class Conversation(PromotedListener):
                 if not was_shown and message.source not in self._aloud:
                     self._screen.text(message.content, "dim italic")
             case BaseChatMessage():
-                self._chat(message, was_shown)
+                last = self._chat(message, was_shown, said)
+                self._said = last if is_whole else None
             case _:
                 self._screen.text(message.to_text(), "dim")
         self._screen.wait()
 
-    def _chat(self, message: BaseChatMessage, was_shown: bool) -> None:
+    def _chat(self, message: BaseChatMessage, was_shown: bool, said: str | None) -> str | None:
+        """Print a message for agents; returns the text that was shown last then, ``said`` if it has nothing new."""
         executed, self._executed = self._executed, False
         record = ExecutionRecord.from_metadata(message.metadata)
         verdict = Verdict.from_metadata(message.metadata)
+        shown: str | None = None
         ending = Ending.from_metadata(message.metadata)
         if record is not None and record.remark is not None:
             # the result itself is the answer, and only what was added to it is new
@@ -187,16 +208,19 @@ class Conversation(PromotedListener):
             text = "\n".join(filter(None, [output.removesuffix("\n"), record.remark]))
         elif verdict is not None and ending is None:
             self._verdict(verdict)
-            return
+            return said if verdict.accepted and not verdict.problems else None
         else:
             # notes are for models
-            text = "" if was_shown else without_note(message).to_text()
+            shown = without_note(message).to_text()
+            text = "" if was_shown else shown
         if text and ending is not None and ending.has_answer and self._answer_last:
-            self._kept = text
+            self._kept, shown = text, None
         elif text:
             self._screen.prose(text)
         if record is not None and not executed and ending is None:
             self._status(record.exit_code, record.outcome)
+            return None
+        return shown
 
     def _verdict(self, verdict: Verdict) -> None:
         headline, _, rest = verdict.to_text().partition("\n")
@@ -215,6 +239,7 @@ class Conversation(PromotedListener):
     def _result(self, result: RunResult) -> None:
         self._end_live()
         self._screen.close()
+        said, self._said = self._said, None
         self._speaker, self._executed, self._kept = "", False, None
         if result.ending is RunEnding.FAILED and not result.messages:
             return
@@ -224,20 +249,27 @@ class Conversation(PromotedListener):
         elif result.ending is RunEnding.NOT_ACCEPTED and result.objection is None:
             style = "bold red"
         self._screen.text("")
-        self._screen.text(f"── {result.ending.value} ", style, end="")
-        self._screen.text(f"· {_summary(result)}", "dim")
+        self._screen.line((f"── {result.ending.value} ", style), (f"· {_summary(result)}", "dim"))
         for line in (*_tool_lines(result), *file_lines(result.files), *result.file_notes):
-            self._screen.text(f"   {line}", "dim")
-        if self._answer_last and result.answer is not None:
+            self._screen.line((f"   {line}", "dim"))
+        if result.answer is None:
+            return
+        if self._answer_last:
             label, style = ("answer", "bold green") if is_accepted else (_NOT_ACCEPTED, "bold yellow")
             self._screen.text("")
-            self._screen.text(f"── {label}", style)
-            self._screen.prose(result.answer)
+            if result.answer.strip() == (said or "").strip():
+                self._screen.line((f"── {label} ", style), ("· as shown above", "dim"))
+            else:
+                self._screen.text(f"── {label}", style)
+                self._screen.prose(result.answer)
+        if result.renamed:
+            self._screen.text(f"\n{result.renamed}")
 
     def _header(self, source: str) -> None:
         kept, self._kept = self._kept, None
         if kept is not None:
             self._screen.prose(kept)
+            self._said = kept
         if source == self._speaker:
             return
         if self._speaker is not None:
@@ -252,20 +284,35 @@ class Conversation(PromotedListener):
         if live is None or (live.source, live.message_id) != (source, message_id):
             self._end_live()
             self._header(source)
-            self._live = live = LiveText(source, message_id)
+            is_words = isinstance(piece, Words)
+            self._live = live = LiveText(source, message_id, words=is_words)
+            self._prose = Prose(self._screen) if is_words else None
             self._pieces_shown.add(message_id)
-        self._screen.text(live.take(piece.text), end="")
-        if live.at_line_start:
-            self._screen.wait()
+        self._said = None
+        shown = live.take(piece.text)
+        if self._prose is not None:
+            self._prose.add(shown)
+            self._activity.tail = self._prose.unfinished
+        else:
+            self._screen.text(shown, end="")
+        if live.at_line_start or self._activity.tail:
+            self._screen.wait(anew=False)
 
     def _end_live(self) -> LiveText | None:
         """End the text that comes in pieces, if there is one, and return it."""
         live, self._live = self._live, None
+        self._flush()
         if live is not None:
             self._screen.begin_line()
             if live.left_out:
                 self._screen.text(f"[... {live.left_out} more characters are not shown ...]", "dim")
         return live
+
+    def _flush(self) -> None:
+        """Print what a model has written so far, though it is not known how its block ends."""
+        if self._prose is not None:
+            self._prose.end()
+            self._activity.tail = ""
 
     def _call(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> None:
         """Print a call of a tool by code. AutoGen's own agents send messages for their calls."""
@@ -298,10 +345,12 @@ class Conversation(PromotedListener):
     def _aside(self, agent: str, line: str, style: str = "dim") -> None:
         """Print a line between those of a text that comes in pieces."""
         self._header(agent)
+        self._said = None
+        self._flush()
         self._screen.begin_line()
         if self._live is not None:
             self._live.at_line_start = True
-        self._screen.text(line, style)
+        self._screen.line((line, style))
         self._screen.wait()
 
 
@@ -310,15 +359,21 @@ class AnswerOnly:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
+        self._activity = Activity()
+        screen.say_while_waiting(self._activity.describe)
 
     def __call__(self, event: Event) -> None:
         """Print an event, if it is the last one."""
+        self._activity(event)
         print_notices(self._screen, event)
         if not isinstance(event, RunResult):
             return
         label = _NOT_ACCEPTED
         if event.answer is not None:
-            self._screen.prose(event.answer)
+            self._screen.prose(event.delivered_answer or event.answer)
+            if event.renamed and event.delivered_answer == event.answer:
+                # a program reads it
+                self._screen.notice("note", event.renamed)
         elif event.error is None and event.signal is None:
             label = "there is no answer"
         else:

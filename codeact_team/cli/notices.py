@@ -10,6 +10,7 @@ from codeact_team.core.events import (
     BlockEnded,
     BlocksRepeated,
     FilesPutBack,
+    ModelCallPutOff,
     Opened,
     RunBegan,
     RunResumed,
@@ -28,7 +29,7 @@ _MAX_FILES = 10
 
 def print_notices(screen: Screen, event: Event, *, places: bool = False) -> bool:
     """Print the notices of an event, with ``places`` also where the code works; returns whether it has any."""
-    again = isinstance(event, RunResult)
+    again = isinstance(event, RunResult | ModelCallPutOff)
     has_any = False
     for level, text in _notices(screen, event, places):
         screen.notice(level, text, again=again)
@@ -67,6 +68,10 @@ def _note(event: Event) -> str | None:
             return f"this run cannot be resumed, as these act past what is recorded: {named}"
         case RunResumed():
             return _resumed(event)
+        case ModelCallPutOff():
+            # without what a person could do, who need not do anything yet
+            reason = event.reason.rpartition("; ")[0] or event.reason
+            return f"{reason}; asked again in {event.seconds:.1f} s"
         case FilesPutBack():
             named = ", ".join(map(readable, event.files[:_MAX_FILES]))
             more = f" and {len(event.files) - _MAX_FILES:,} more" if event.files[_MAX_FILES:] else ""

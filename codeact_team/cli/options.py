@@ -106,6 +106,16 @@ Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
 ]
+Retries = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="How often in a row a model is asked again whose server is overloaded, fails or is not there. By default, what "
+        "`max_retries` of the model client says, else 2 times, and 6 after too many requests.",
+        show_default=False,
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Write the answer to a file, if it is accepted."),

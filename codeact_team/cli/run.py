@@ -212,7 +212,7 @@ def run_command(
             sys.stdout.flush()
             if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
                 try:
-                    write(result.answer)
+                    write(result.delivered_answer or result.answer)
                 except SettingError as error:
                     raise SettingError(f"{error}{hint.redelivery('-o FILE')}") from error
             elif write is not None:

@@ -26,6 +26,7 @@ from codeact_team.cli.options import (
     Package,
     Quiet,
     RecordMib,
+    Retries,
     Run,
     RunDir,
     Sync,
@@ -57,6 +58,7 @@ def run(
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
+    retries: Retries = None,
     output: Output = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
@@ -83,6 +85,7 @@ def run(
     terminated.
     """
     with reported(working=not (as_json or quiet) and task != "-") as screen:
+        from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.run import read_task, run_command
         from codeact_team.runs.run import TeamRun
 
@@ -103,6 +106,7 @@ def run(
                 sync=sync,
                 keeps_workspace=True,
             )
+            PatientCalls(retries).attach(runner)
             code = run_command(
                 screen,
                 runner,
@@ -122,6 +126,7 @@ def resume(
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
+    retries: Retries = None,
     output: Output = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
@@ -140,13 +145,14 @@ def resume(
     Exit codes: as those of run.
     """
     with reported(working=not (as_json or quiet)) as screen:
-        from codeact_team.cli.chat import chat_command
+        from codeact_team.batch.alone import PatientCalls
+        from codeact_team.cli.chat import chat_command, reopened
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.run import run_command
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat
         from codeact_team.runs.journal.run_directory import find_run
-        from codeact_team.runs.resuming import chat_of, resumed
+        from codeact_team.runs.resuming import resumed
 
         hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
@@ -164,6 +170,8 @@ def resume(
                 confirm=confirming(screen, as_json=as_json),
             )
             runner, task = again(find_run(run, run_dir))
+            patient = PatientCalls(retries)
+            patient.attach(runner)
             if isinstance(runner, TeamChat):
                 if output is not None:
                     raise SettingError("a chat has an answer to each of its messages: -o is for other runs")
@@ -174,7 +182,7 @@ def resume(
                     as_json=as_json,
                     quiet=quiet,
                     hint=hint,
-                    reopen=lambda chat: chat_of(again(chat.directory)),
+                    reopen=partial(reopened, again, patient),
                 )
             else:
                 code = run_command(
@@ -280,6 +288,7 @@ def chat(
     record_mib: RecordMib = RECORD_MIB,
     sync: Sync = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the answers only.")] = False,
+    retries: Retries = None,
     as_json: Json = False,
 ) -> None:
     """Talk to a team, or a single agent, that remembers what was before.
@@ -293,7 +302,8 @@ def chat(
     a person has answered, 75 as 1, but the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
     """
     with reported(working=not (as_json or quiet)) as screen:
-        from codeact_team.cli.chat import chat_command
+        from codeact_team.batch.alone import PatientCalls
+        from codeact_team.cli.chat import chat_command, reopened
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat
         from codeact_team.runs.resuming import chat_of, last_chat, resumed
@@ -332,6 +342,8 @@ def chat(
                     sync=sync,
                     keeps_workspace=True,
                 )
+            patient = PatientCalls(retries)
+            patient.attach(runner)
             code = chat_command(
                 screen,
                 runner,
@@ -339,6 +351,6 @@ def chat(
                 as_json=as_json,
                 quiet=quiet,
                 hint=hint_of(allow, allow_unsafe, None, out, record_mib, sync),
-                reopen=lambda chat: chat_of(again(chat.directory)),
+                reopen=partial(reopened, again, patient),
             )
         raise typer.Exit(code)

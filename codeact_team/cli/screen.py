@@ -8,53 +8,27 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from errno import EIO
 from functools import partial
 from signal import SIGINT, SIGPIPE
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task
 from rich.segment import Segment
-from rich.syntax import Syntax
 from rich.text import Text
 
+from codeact_team.cli.echo import Echo
+from codeact_team.cli.rendering import RenderedProse, highlighted
 from codeact_team.cli.signals import output_terminals, silence
 from codeact_team.core.notices import Level, logs_as_notices
-from codeact_team.core.visibility import CONTINUED, EDGE, edge_breaks, is_lexed_quickly, visible
-
-_FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
-
-
-def highlighted(code: str, language: str) -> Text:
-    """``code`` in the colours of its language, where these do not take long."""
-    if not code or not is_lexed_quickly(code, language):
-        return Text(code)
-    # tabs stay: the terminal knows how wide they are
-    text = Syntax("", language, theme="ansi_dark", background_color="default", tab_size=0).highlight(code)
-    # the lexer ends its text with a line break, and the code may not
-    if (surplus := len(text) - len(code)) > 0:
-        text.right_crop(surplus)
-    return text
-
-
-def highlighted_prose(text: str) -> Text:
-    """``text``, all of it, with the code in its fences in colours; what runs does not depend on this."""
-    shown, code, fence, language = Text(), "", "", ""
-    for line in text.splitlines(keepends=True):
-        found = _FENCE.match(line)
-        if fence and (found is None or not found["run"].startswith(fence)):
-            code += line
-            continue
-        shown.append_text(highlighted(code, language)).append(line)
-        code = ""
-        if found is not None:
-            fence, language = ("", "") if fence else (found["run"], found["label"])
-    return shown.append_text(highlighted(code, language))
-
+from codeact_team.core.visibility import CONTINUED, EDGE, edge_breaks, visible
 
 _STYLES: dict[Level, str] = {"note": "dim", "warning": "bold yellow", "error": "bold red"}
 _LONGEST_HIGHLIGHTED = 50_000
@@ -62,6 +36,8 @@ _LONGEST_HIGHLIGHTED = 50_000
 _TAB = 4
 _SILENCE = 0.4
 """Seconds without output after which there is a sign of life."""
+_COMMAND = re.compile(r"\S*`[^`\n]*`\S*|codeact-team [^\n]*|\S+")
+"""What is not broken: words, and commands, which people copy."""
 
 
 class Screen:
@@ -77,6 +53,18 @@ class Screen:
         self._is_mid_line = False
         self._held: list[Callable[[], None]] | None = None
         self._terminals = output_terminals()
+        self._echo = Echo()
+        began = time.monotonic()
+        self._waits_for = lambda: f"working {clock(time.monotonic() - began)}"
+
+    @property
+    def renders(self) -> bool:
+        """Whether it is a terminal that can show rendered Markdown and signs of life."""
+        return self._out.is_terminal and not self._out.is_dumb_terminal
+
+    def say_while_waiting(self, describe: Callable[[], str]) -> None:
+        """Set what the sign of life says: what ``describe`` returns, which another thread calls."""
+        self._waits_for = describe
 
     def text(self, text: str, style: str = "", *, end: str = "\n") -> None:
         """Print text as it is, in one style."""
@@ -113,12 +101,22 @@ class Screen:
         return self._out.height
 
     def prose(self, text: str) -> None:
-        """Print a model's text as it is, with the code in it highlighted."""
-        text = text.rstrip()
-        if not self._out.is_terminal or len(text) > _LONGEST_HIGHLIGHTED:
-            self.text(text)
-            return
-        self._print(highlighted_prose(visible(text)))
+        """Print a model's text: its Markdown is rendered on a terminal, and stays as it is written in a file."""
+        prose = Prose(self, rendered=len(text) <= _LONGEST_HIGHLIGHTED)
+        prose.add(text.rstrip())
+        prose.end()
+        self.begin_line()
+
+    def line(self, *parts: tuple[str, str]) -> None:
+        """Print a line of ours, of texts and their styles. On a terminal it is broken between words, where it has to be."""
+        self._show(
+            partial(self._print_lines, Text.assemble(*((visible(text), style) for text, style in parts)))
+        )
+
+    def rendered(self, lines: Iterable[Text]) -> None:
+        """Print lines that :class:`RenderedProse` has made."""
+        for line in lines:
+            self._print(line)
 
     def notice(self, level: Level, text: str, *, again: bool = False) -> None:
         """Print a notice on standard error; the same one only once, unless it may be printed ``again``."""
@@ -129,9 +127,7 @@ class Screen:
             self.begin_line()
         label = "" if level == "note" else f"{level}: "
         notice = Text.assemble((label, _STYLES[level]), (visible(text), "dim" if level == "note" else ""))
-        # the live part would be drawn over it
-        console = self._out if self._live is not None and self._err.is_terminal else self._err
-        self._show(partial(console.print, notice, soft_wrap=True))
+        self._show(partial(self._print_error, notice))
 
     def begin_line(self) -> None:
         """Begin a new line, unless the last one has ended."""
@@ -157,20 +153,25 @@ class Screen:
     def work(self) -> None:
         """Show on a terminal that work goes on, until something is printed."""
         self.close()
-        if self.is_live:
+        if self.renders:
             self._show_work()
 
-    def wait(self) -> None:
-        """As :meth:`work`, but only where nothing is printed for a while. Needs a running event loop."""
+    def wait(self, *, anew: bool = True) -> None:
+        """As :meth:`work`, but only where nothing is printed for a while. Needs a running event loop.
+
+        Unless ``anew``, what shows already stays.
+        """
+        if not anew and (self._timer or self._working):
+            return
         self.close()
-        if self._held is None and self.is_live:
+        if self._held is None and self.renders:
             self._timer = asyncio.get_running_loop().call_later(_SILENCE, self._show_work)
 
     @contextmanager
     def live(self, renderable: RenderableType) -> Generator[None]:
         """Within it, show something below all that is printed, and refresh it; does nothing without a terminal."""
         self.close()
-        if not self.is_live:
+        if not self.renders:
             yield
             return
         self._live = Live(
@@ -191,11 +192,7 @@ class Screen:
         if self._working is not None:
             working, self._working = self._working, None
             self._show_now(working.stop)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether printed lines can be changed later."""
-        return self._out.is_terminal and not self._out.is_dumb_terminal
+        self._echo.restore()
 
     def _print(self, text: Text, *, end: str = "\n") -> None:
         self._show(partial(self._print_now, text, end=end))
@@ -205,6 +202,16 @@ class Screen:
             self._is_mid_line = not printed.endswith("\n")
         # the terminal wraps long lines, so that copied text has no breaks of ours
         self._out.print(text if text.spans else _Plain(text, end), end=end, soft_wrap=True)
+
+    def _print_error(self, notice: Text) -> None:
+        # a live part would be drawn over it
+        console = self._out if self._live is not None and self._err.is_terminal else self._err
+        width = console.width if console.is_terminal else None
+        for line in notice.split("\n", allow_blank=True):
+            console.print(between_words(line, width), soft_wrap=True)
+
+    def _print_lines(self, text: Text) -> None:
+        self._print_now(between_words(text, self.width if self._out.is_terminal else None))
 
     def _show(self, show: Callable[[], None]) -> None:
         if self._held is not None:
@@ -224,9 +231,10 @@ class Screen:
             silence(*gone)
 
     def _show_work(self) -> None:
-        description = TextColumn("{task.description}", style="dim")
-        self._working = self._progress(SpinnerColumn(), description, TimeElapsedColumn())
-        self._working.add_task("working")
+        # what a person types meanwhile would push it on, and leave a copy of it at each line
+        self._echo.suppress()
+        self._working = self._progress(SpinnerColumn(), _Doing(self._waits_for, lambda: self.width))
+        self._working.add_task("")
         self._show_now(self._working.start)
 
     def _progress(self, *columns: ProgressColumn) -> Progress:
@@ -237,6 +245,74 @@ class Screen:
             redirect_stdout=False,
             redirect_stderr=False,
         )
+
+
+class Prose:
+    """A model's text on a screen, which may come in pieces.
+
+    Args:
+        screen: Where to print.
+        rendered: Whether its Markdown is rendered, where the screen does that.
+    """
+
+    def __init__(self, screen: Screen, *, rendered: bool = True) -> None:
+        self._screen = screen
+        self._rendered = RenderedProse(screen.width) if rendered and screen.renders else None
+
+    @property
+    def unfinished(self) -> str:
+        """The end of the block that has not ended, and is not printed yet."""
+        return "" if self._rendered is None else self._rendered.unfinished
+
+    def add(self, piece: str) -> None:
+        """Print a piece, or the blocks that end with it."""
+        if self._rendered is None:
+            self._screen.text(piece, end="")
+        else:
+            self._screen.rendered(self._rendered.add(visible(piece)))
+
+    def end(self) -> None:
+        """Print the rest."""
+        if self._rendered is not None:
+            self._screen.rendered(self._rendered.end())
+
+
+def clock(seconds: float) -> str:
+    """Whole seconds for a person, such as ``0:01:30``."""
+    return str(timedelta(seconds=int(seconds)))
+
+
+def between_words(text: Text, width: int | None) -> Text:
+    """A line with line breaks between words, so that it fits into ``width`` cells; commands, which people copy, stay whole."""
+    if width is None or cell_len(text.plain) <= width:
+        return text
+    breaks: list[int] = []
+    begin = 0
+    for word in _COMMAND.finditer(text.plain):
+        if word.start() > begin and cell_len(text.plain[begin : word.end()]) > width:
+            begin = word.start()
+            breaks.append(begin)
+    lines = text.divide(breaks)
+    for line in lines[:-1]:
+        line.rstrip()
+    return Text("\n").join(lines)
+
+
+class _Doing(ProgressColumn):
+    """What is under way, as far as it fits into a line."""
+
+    max_refresh = 0.1
+
+    def __init__(self, describe: Callable[[], str], width: Callable[[], int]) -> None:
+        super().__init__()
+        self._describe = describe
+        self._width = width
+
+    def render(self, task: Task) -> Text:
+        text = Text(f"{visible(self._describe())}", "dim", no_wrap=True)
+        # behind the spinner, and before the last cell, at which a terminal may begin a line
+        text.truncate(max(1, self._width() - 4), overflow="ellipsis")
+        return text
 
 
 class _Plain:

@@ -241,3 +241,15 @@ def _seconds(condition: TerminationCondition | None) -> float | None:
         return None
     found = map(_seconds, condition._conditions)
     return min((seconds for seconds in found if seconds is not None), default=None)
+
+
+def sets_retries(client: object) -> bool:
+    """Whether the settings of a model client of AutoGen's say how often it retries."""
+    settings: object = getattr(client, "_raw_config", None)
+    return isinstance(settings, Mapping) and "max_retries" in settings
+
+
+def leave_retries(client: object) -> None:
+    """Keep a model client of AutoGen's from retrying by itself."""
+    if isinstance(getattr(inner := getattr(client, "_client", None), "max_retries", None), int):
+        setattr(inner, "max_retries", 0)  # noqa: B010 - of whichever class

@@ -60,7 +60,8 @@ class CodeRun(CodeEffect[R]):
         return {"blocks": [asdict(block) for block in self._blocks]}
 
     def began(self) -> BlockBegan:
-        return BlockBegan(blocks=self._blocks)
+        timeout: object = getattr(self.part, "timeout", None)
+        return BlockBegan(blocks=self._blocks, timeout=timeout if isinstance(timeout, int | float) else None)
 
     def ended(self, outcome: R | None, error: BaseException | None) -> BlockEnded:
         return block_ended(outcome, error, self._message_id)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
 from typing import Annotated
 
 from autogen_agentchat.messages import (
@@ -34,7 +33,7 @@ from codeact_team.core.effects import (
     error_text,
 )
 from codeact_team.core.execution import (
-    Artifact,
+    ArtifactReference,
     BoundName,
     CallOutcome,
     Outcome,
@@ -168,6 +167,14 @@ class ModelCallEnded(EffectEnded):
 
 
 @dataclass(kw_only=True)
+class ModelCallPutOff(Event):
+    """A model's server cannot answer the call with the span ``parent``, for ``reason``, and is asked again in ``seconds``."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(kw_only=True)
 class Words(AgentEvent):
     """A piece of a model's text; ``message_id`` is that of the message with all of it."""
 
@@ -183,25 +190,12 @@ class Code:
     code: str
 
 
-@dataclass(frozen=True)
-class ArtifactReference:
-    """An artifact without its bytes: their number and their digest in hexadecimal digits."""
-
-    mime_type: str
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> ArtifactReference:
-        """The reference to an artifact."""
-        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest())
-
-
 @dataclass(kw_only=True)
 class BlockBegan(EffectBegan):
-    """Code blocks begin to run."""
+    """Code blocks begin to run; ``timeout`` is the time limit of each in seconds, if it is known."""
 
     blocks: Sequence[Code]
+    timeout: float | None = None
 
 
 @dataclass(kw_only=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from io import BytesIO
 
 from autogen_core import Image
@@ -41,10 +42,30 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data."""
+    """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data.
+
+    Attributes:
+        file: The file in which the code has saved it itself, by its path in the workspace, if it has.
+    """
 
     mime_type: str
     data: bytes
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class ArtifactReference:
+    """An artifact without its bytes: their number and their digest in hexadecimal digits; ``file`` as in :class:`Artifact`."""
+
+    mime_type: str
+    size: int
+    sha256: str
+    file: str | None = None
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> ArtifactReference:
+        """The reference to an artifact."""
+        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest(), artifact.file)
 
 
 @dataclass
@@ -62,7 +83,9 @@ class ExecutionResult(CodeResult):
         seconds: Wall-clock time from the first block's start to the last block's end, without the time that a person takes.
         processor_seconds: Processor time of the sandbox since the previous call; ``None`` if that is not known.
         missing_module: The missing Python module that ended the code, by its last output.
-        saved_pictures: Pictures that the code has saved in the workspace, if an agent has read them.
+        files: The sizes in bytes of the files that the code has made or changed, by their paths in the workspace, if an agent
+            has asked for them; a hundred at most.
+        saved_pictures: The pictures among them, if an agent has read them.
     """
 
     outcome: Outcome = Outcome.COMPLETED
@@ -72,6 +95,7 @@ class ExecutionResult(CodeResult):
     seconds: float = 0.0
     processor_seconds: float | None = None
     missing_module: str | None = None
+    files: dict[str, int] = field(default_factory=dict[str, int])
     saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
 
 

@@ -90,6 +90,14 @@ class RecordedFile:
     is_executable: bool
 
 
+@dataclass(frozen=True)
+class NewFiles:
+    """What the code has made or changed: all files, and the pictures among them that were read."""
+
+    files: Sequence[ChangedFile] = ()
+    pictures: Sequence[Artifact] = ()
+
+
 class Workspace:
     """The files of an executor's code. By default, it has none.
 
@@ -164,16 +172,16 @@ class Workspace:
             changes: The changes by path. A file that is gone is not reported.
         """
 
-    async def new_pictures(self, most: int) -> Sequence[Artifact]:
-        """PNG files that code has made or changed since the start, or since the last call, without large ones.
+    async def new_files(self, pictures: int) -> NewFiles:
+        """The files that code has made or changed since the start, or since the last call; other than :meth:`changed`, for agents.
 
         Args:
-            most: How many to read.
+            pictures: How many of the PNG files among them to read, without large ones.
 
         Raises:
             SandboxError: If it cannot be found out what has changed.
         """
-        return ()
+        return NewFiles()
 
     async def save(
         self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int

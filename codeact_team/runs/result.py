@@ -5,6 +5,7 @@ Model clients of several providers name their errors as OpenAI's does, and give 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -36,9 +37,15 @@ _ADVICE = {
     403: "the model's server refuses this (403): {}; check what the API key may do",
     404: "the model's server does not know the model, or the address (404): {}; check `model` and `base_url` of the "
     "model client",
-    429: "too many requests for the model's server (429): {}; wait a little, or set `max_retries` of the model client",
+    429: "too many requests for the model's server (429): {}; wait a little, or raise --retries",
 }
 _LONGEST = 600
+_RESETS = ("", "-requests", "-tokens")
+"""Endings of the names of headers that say when a limit is over."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[hms])")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_EPOCH = 1e9
+"""Seconds: more are a time since the epoch, and a thousand times more one in milliseconds."""
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
@@ -93,7 +100,24 @@ def retry_after(error: BaseException) -> float | None:
             return max(0.0, float(headers.get(name, "")) * unit)
     with suppress(ValueError, TypeError):
         return max(0.0, parsedate_to_datetime(headers.get("retry-after")).timestamp() - time.time())
-    return None
+    resets = {kind: _seconds(headers.get(f"x-ratelimit-reset{kind}", "")) for kind in _RESETS}
+    used_up = [kind for kind in _RESETS if headers.get(f"x-ratelimit-remaining{kind}") == "0"]
+    return max(
+        (seconds for kind in used_up or _RESETS if (seconds := resets[kind]) is not None), default=None
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """What a server says of when a limit is over: a duration such as ``6m0s``, seconds, or a time since the epoch."""
+    with suppress(ValueError):
+        number = float(text)
+        if number < _EPOCH:
+            return max(0.0, number)
+        return max(0.0, (number / 1000 if number > 1000 * _EPOCH else number) - time.time())
+    parts = _DURATION.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def is_too_many(error: BaseException) -> bool:
@@ -228,6 +252,7 @@ class RunFile:
         found_at: Its path on this machine; ``None`` if it is gone, or only in a container.
         problem: Why it has no copy, if one was wanted.
         is_copy: Whether ``found_at`` is a copy that was wanted, and the workspace has the file, too.
+        sha256: The digest of its content in hexadecimal digits, if the run's record keeps that.
     """
 
     path: str
@@ -236,6 +261,12 @@ class RunFile:
     found_at: str | None = None
     problem: str = ""
     is_copy: bool = False
+    sha256: str | None = None
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether it has another name where it was delivered, as something else had its own."""
+        return self.found_at is not None and os.path.basename(self.found_at) != os.path.basename(self.path)
 
 
 @dataclass(frozen=True)
@@ -293,6 +324,19 @@ class RunResult(Event, type="result"):
     steps: int = 0
 
     @property
+    def renamed(self) -> str:
+        """Where the files are that the answer names, and whose copies have other names, a line each; mostly empty."""
+        named = [file for file in self.files if file.is_renamed and _names(self.answer or "", file.path)]
+        return "\n".join(f"{file.path} is {file.found_at}" for file in named)
+
+    @property
+    def delivered_answer(self) -> str | None:
+        """The answer, and below it :attr:`renamed`, where it is text: the words of a model stay as they are, and so does JSON."""
+        if self.answer is None or not self.renamed or _is_json(self.answer):
+            return self.answer
+        return f"{self.answer.rstrip()}\n\n{self.renamed}"
+
+    @property
     def exit_code(self) -> int:
         """0 accepted, 1 not accepted, 2 failed, 3 parked, 75 if the same run may succeed later, 128 + n if signal n stopped it.
 
@@ -306,6 +350,18 @@ class RunResult(Event, type="result"):
         if self.ending is RunEnding.ACCEPTED and self.files_due:
             return 2
         return {RunEnding.ACCEPTED: 0, RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)
+
+
+def _names(text: str, path: str) -> bool:
+    name = re.escape(os.path.basename(path))
+    return re.search(rf"(?<![\w.-]){name}(?![\w-]|\.\w)", text) is not None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 class Costs:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from codeact_team.agents.block_calls import AgentBlock
@@ -24,6 +25,7 @@ from codeact_team.core.files import below, opened, parent_of
 from codeact_team.core.trees import DIRECTORY
 from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.runs.journal.recorder import Files
 from codeact_team.runs.recording import Recording
 from codeact_team.runs.result import RunFile
 
@@ -199,6 +201,9 @@ class RunFiles:
         if not isinstance(executor, StreamingCodeExecutor):
             return
         for number, artifact in enumerate(artifacts, 1):
+            if artifact.file is not None:
+                # the code has given it a name
+                continue
             if self._artifacts == _MAX_ARTIFACTS:
                 logger.warning(
                     "more than %d pictures and tables are shown: no more are kept as files", _MAX_ARTIFACTS
@@ -268,7 +273,8 @@ class RunFiles:
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)
                 top = place.path if place.lasts or stays else None
-                found += await to_the_end(asyncio.to_thread(_told, told, copies, top))
+                kept: Files = {} if recorder is None else recorder.known_files(executor)
+                found += await to_the_end(asyncio.to_thread(_told, told, copies, top, kept))
             except (OSError, CodeActTeamError) as error:
                 notes.append(f"the files of {type(executor).__name__} are not known: {error}")
                 self.due += self._target is not None
@@ -337,7 +343,10 @@ class RunFiles:
 
 
 def _told(
-    files: Sequence[ChangedFile], copies: Sequence[tuple[str | None, str]] | None, top: Path | None
+    files: Sequence[ChangedFile],
+    copies: Sequence[tuple[str | None, str]] | None,
+    top: Path | None,
+    kept: Files = MappingProxyType({}),
 ) -> list[RunFile]:
     """Files for the result. Blocks.
 
@@ -345,13 +354,16 @@ def _told(
         files: The files.
         copies: For each, and others behind them, where its copy is, or else why it has none; ``None`` without copies.
         top: The directory that has the files, if that stays.
+        kept: The files of the workspace whose contents are recorded.
     """
     told: list[RunFile] = []
     for number, file in enumerate(files):
         path = readable(file.path)
         place = (str(top / path) if top is not None else None, "") if copies is None else copies[number]
         is_copy = copies is not None and place[0] is not None
-        told.append(RunFile(path, file.size, file.change, *place, is_copy=is_copy))
+        same = kept.get(file.path)
+        digest = same.digest if same is not None and same.size == file.size else None
+        told.append(RunFile(path, file.size, file.change, *place, is_copy=is_copy, sha256=digest))
     return told
 
 

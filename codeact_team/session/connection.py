@@ -26,6 +26,7 @@ from codeact_team.session.protocol import (
     FORK_HEAD,
     FORKS_PREFIX,
     FROM_SUPERVISOR,
+    MAX_FILE_NAME,
     MAX_LISTED_FILES,
     MIB,
     RESULT_HEAD,
@@ -141,6 +142,7 @@ class ArtifactHead(BaseModel):
     """The line before the bytes of an artifact; see ``Kind.ARTIFACT``."""
 
     mime_type: str = Field(max_length=100)
+    file: str | None = Field(default=None, max_length=MAX_FILE_NAME)
 
 
 class FileListing(BaseModel):

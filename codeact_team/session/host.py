@@ -381,8 +381,9 @@ class Session:
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.ARTIFACT:
-            head, _, data = payload.partition(b"\n")
-            add_artifact(self._artifacts, Artifact(ArtifactHead.model_validate_json(head).mime_type, data))
+            line, _, data = payload.partition(b"\n")
+            head = ArtifactHead.model_validate_json(line)
+            add_artifact(self._artifacts, Artifact(head.mime_type, data, head.file))
         elif kind == Kind.CALL:
             self._block_calls().take(payload)
         elif kind == Kind.CANCEL:

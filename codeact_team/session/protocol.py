@@ -21,6 +21,8 @@ MAX_FILE_BYTES = 64 * MIB
 MAX_LISTED_FILES = 10_000
 MAX_CODE_BYTES = 8 * MIB
 MAX_ARTIFACTS, MAX_ARTIFACT_BYTES = 32, 32 * MIB
+MAX_FILE_NAME = 1000
+"""Characters of the path of a file that an artifact names."""
 """The limits for the artifacts of one block, or of one tool call that runs several blocks: their number and total size."""
 MAX_CALL_BYTES, MAX_ANSWER_BYTES = 1 * MIB, 16 * MIB
 """The largest tool call, and the largest answer to one."""
@@ -140,8 +142,8 @@ class Kind(IntEnum):
     ``answer_problem`` (why the value has no JSON, or why the text is cut), ``denied`` (whether it ended with a call that was
     not approved)."""
     ARTIFACT = 66
-    """A picture or the like: ``mime_type`` as a line of JSON, then its bytes. The supervisor passes it to the host, without
-    the token."""
+    """A picture or the like: ``mime_type``, and ``file``, the path of the file in which the code has saved it itself, if it
+    has, as a line of JSON, then its bytes. The supervisor passes it to the host, without the token."""
     CALL = 67
     """Call a function of the host: first ``id`` (a number not in use), ``name`` (as declared), ``arguments`` (an object).
     Passed to the host, without the token, while the block runs; dropped otherwise. Answered by ``ANSWER``, in any order."""

@@ -44,6 +44,7 @@ from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.core.execution import Outcome
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, Verdict
 
 ACCEPTED = Verdict(accepted=True)
@@ -110,6 +111,19 @@ async def test_the_reviewer_reads_code_and_result_as_data():
     assert report.count("</output>") == 1
     assert report.endswith("</output>\n\nexecutor says:\nIt is 42.")
     assert message.content == "Accepted."
+
+
+async def test_a_reviewer_who_does_not_see_is_told_which_files_the_code_has_made(
+    session: ConfinedSessionCodeExecutor,
+):
+    make = "```python\nopen('growth.png', 'wb').write(bytes(23_400))\nopen('x\\n.csv', 'w').close()\n```"
+    said = await answer(CodeExecutorAgent("executor", session), user(make))
+    async with ScriptedServer([Json(ACCEPTED)]) as server:
+        blind = server.client(model_info=model_info(vision=False))
+        await answer(ReflectionAgent("reflection", blind), user(TASK), said)
+    report = contents(server.requests[0])[2]
+    told = "growth.png (image/png, 23.4 kB); x␤.csv (text/csv, 0.0 kB)"
+    assert f"Files that it has made or changed:\n<output>\n{told}" in report
 
 
 async def test_nothing_is_said_twice_where_the_result_is_the_response():

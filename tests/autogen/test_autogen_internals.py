@@ -49,10 +49,12 @@ from codeact_team.core.autogen_internals import (
     function_of,
     import_to_str,
     keep_refusals,
+    leave_retries,
     listed_model,
     model_table,
     reads_past_versions,
     recover,
+    sets_retries,
     time_limit,
     to_stub,
 )
@@ -289,3 +291,14 @@ async def test_the_words_of_a_refusal_are_kept(stream: bool, as_json: bool):
 
 class _Shape(BaseModel):
     answer: str
+
+
+def test_a_client_says_whether_its_config_sets_retries_and_leaves_them():
+    client = OpenAIChatCompletionClient(model="gpt-4o", api_key="a-key")
+    assert (sets_retries(client), client._client.max_retries) == (False, 2)  # pyright: ignore[reportPrivateUsage]
+    leave_retries(client)
+    assert client._client.max_retries == 0  # pyright: ignore[reportPrivateUsage]
+    assert sets_retries(OpenAIChatCompletionClient(model="gpt-4o", api_key="a-key", max_retries=3))
+    replay = ReplayChatCompletionClient([])
+    leave_retries(replay)
+    assert not sets_retries(replay)

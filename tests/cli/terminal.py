@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import termios
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,9 @@ CTRL_C, CTRL_D, ENTER, ESCAPE, UP = "\x03", "\x04", "\r", "\x1b", "\x1b[A"
 PASTE = "\x1b[200~{}\x1b[201~"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|.)")
-_SIGN_OF_LIFE = re.compile(r"(?:[⠀-⣿] working \d+:\d\d:\d\d)+\n?")
+_SIGN_OF_LIFE = re.compile(
+    r"(?:[⠀-⣿] [^⠀-⣿\n]*? \d+:\d\d:\d\d(?: of \d+:\d\d:\d\d)?(?:: too many requests for the model's server)?)+\n?"
+)
 _PATIENCE = 90.0
 """Seconds: a busy machine needs some thirty for a prompt, and who waits for what never comes has no hurry."""
 
@@ -48,6 +51,17 @@ class Terminal:
     def wait_for(self, text: str) -> None:
         """Read until ``text`` has come after what was waited for before."""
         assert self.shows(text, seconds=_PATIENCE), f"{text!r} never came, but:\n{self.text}"
+
+    def wait_for_raw(self, text: str) -> None:
+        """Read until ``text`` has come, which may disappear again."""
+        deadline = time.monotonic() + _PATIENCE
+        while text not in self.raw:
+            assert self._receive(deadline), f"{text!r} never came, but:\n{self.raw}"
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._descriptor)[3] & termios.ECHO)
 
     def shows(self, text: str, *, seconds: float) -> bool:
         """Whether ``text`` comes, after what was waited for before."""

@@ -38,16 +38,19 @@ from codeact_team.core.events import (
     emit_piece,
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
+from codeact_team.core.executor_interface import Change
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunEnding, RunFile, RunResult
 
 Message = BaseAgentEvent | BaseChatMessage
 
 
-async def told(capsys: pytest.CaptureFixture[str], *happened: Message | Event) -> str:
+async def told(
+    capsys: pytest.CaptureFixture[str], *happened: Message | Event, answer_last: bool = False
+) -> str:
     """What is shown of events, and of messages that come out of the team."""
     with Dispatcher() as dispatcher:
-        dispatcher.listen(Conversation(Screen()), essential=True)
+        dispatcher.listen(Conversation(Screen(), answer_last=answer_last), essential=True)
         for event in happened:
             match event:
                 case Words() | Output():
@@ -77,6 +80,11 @@ def output(text: str, id: str = "1", agent: str = "executor") -> Output:
     return Output(agent=agent, text=text, message_id=id)
 
 
+def judgement(*, accepted: bool) -> TextMessage:
+    verdict = Verdict(accepted=accepted, problems=[] if accepted else ["It is wrong."])
+    return TextMessage(content=verdict.to_text(), source="reviewer", metadata=verdict.to_metadata())
+
+
 def executed(
     output: str, exit_code: int = 0, outcome: Outcome = Outcome.COMPLETED, id: str = "1"
 ) -> CodeExecutionEvent:
@@ -101,6 +109,35 @@ async def test_a_speaker_is_named_once_for_what_comes_in_one_go(capsys: pytest.C
 async def test_output_that_was_streamed_is_not_repeated(capsys: pytest.CaptureFixture[str]):
     out = await told(capsys, output("a\n"), output("b"), executed("a\nb"), respond("a\nb"))
     assert out == "── executor\na\nb\n✓ exit code 0\n"
+
+
+async def test_an_answer_that_was_just_shown_is_not_shown_again(capsys: pytest.CaptureFixture[str]):
+    long = "x" * 300_000
+    accepted = RunResult(
+        ending=RunEnding.ACCEPTED, usage=RequestUsage(0, 0), messages=2, seconds=1.0, answer=long
+    )
+    for between in ([], [judgement(accepted=True)]):
+        out = await told(capsys, words(long, "1"), say(long, id="1"), *between, accepted, answer_last=True)
+        assert out.count("x") < 301_000
+        assert out.endswith("\n── answer · as shown above\n")
+    # after anything else it may be out of sight
+    for between in ([say("Wait.", "other")], [judgement(accepted=False)], [output("1\n", "2")]):
+        out = await told(capsys, words(long, "1"), say(long, id="1"), *between, accepted, answer_last=True)
+        assert out.endswith(f"\n── answer\n{long}\n")
+
+
+async def test_the_other_name_of_a_file_follows_the_answer(capsys: pytest.CaptureFixture[str]):
+    files = [RunFile("growth.png", 10, Change.MADE, "result/growth-2.png")]
+    result = RunResult(
+        ending=RunEnding.ACCEPTED,
+        usage=RequestUsage(0, 0),
+        messages=2,
+        seconds=1.0,
+        answer="See growth.png",
+        files=files,
+    )
+    out = await told(capsys, result, answer_last=True)
+    assert out.endswith("\n── answer\nSee growth.png\n\ngrowth.png is result/growth-2.png\n")
 
 
 async def test_output_that_was_not_streamed_is_shown_once(capsys: pytest.CaptureFixture[str]):

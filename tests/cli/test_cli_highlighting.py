@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.cli.screen import highlighted, highlighted_prose
+from codeact_team.cli.rendering import highlighted, highlighted_prose
 
 
 @given(st.text(alphabet="`~a \n\tpython", max_size=60))

@@ -105,7 +105,8 @@ def test_a_call_of_a_tool_is_told_before_it_ends_and_what_came_of_the_block_in_f
     assert (result["exit_code"], result["outcome"]) == (0, "completed")
     assert {"found", "Picture"} <= {name["name"] for name in result["names"]}
     digest = hashlib.sha256(PICTURE).hexdigest()
-    assert result["artifacts"] == [{"mime_type": "image/png", "size": len(PICTURE), "sha256": digest}]
+    picture = {"mime_type": "image/png", "size": len(PICTURE), "sha256": digest, "file": None}
+    assert result["artifacts"] == [picture]
     assert "iVBORw0KGgo" not in stdout.decode()
     assert after[-1]["tools"] == [
         {"name": "fetch", "outcomes": {"ok": 1}, "seconds": after[-1]["tools"][0]["seconds"]}

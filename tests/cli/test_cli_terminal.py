@@ -26,7 +26,7 @@ def test_colours_and_a_sign_of_life_but_no_escape_sequence_of_others_reach_the_t
         with on_a_terminal(*command, cwd=tmp_path, **local_model(server.base_url)) as terminal:
             assert terminal.end() == 0, terminal.text
             output = terminal.raw
-    assert "working" in output[output.index("✓ exit code 0") :]
+    assert "waiting for scripted-model 0:00:00" in output[output.index("✓ exit code 0") :]
     assert "\x1b[1;36m── coder\x1b[0m" in output
     assert "\x1b[96;49mprint" in output
     assert "\x1b[1;32m✓ Accepted.\x1b[0m" in output
@@ -51,3 +51,14 @@ def test_a_terminal_that_knows_ascii_only_gets_a_run_all_the_same(tmp_path: Path
     with on_a_terminal(*command, cwd=tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
         assert terminal.end() == 1
     assert "?? helper\nSo sei es, f?r immer.\n" in terminal.text
+
+
+def test_what_is_typed_while_work_goes_on_leaves_no_trace_and_later_it_does(tmp_path: Path):
+    with ScriptedServer.in_thread([Slow(1.5, Text("Done."))]) as server:
+        command = ("run", talker(tmp_path), "A task")
+        with on_a_terminal(*command, cwd=tmp_path, **local_model(server.base_url)) as terminal:
+            terminal.wait_for_raw("waiting for scripted-model")
+            terminal.type("typed\n\n")
+            assert terminal.end() == 1
+            assert terminal.echoes
+    assert "typed" not in terminal.raw

@@ -33,7 +33,8 @@ def test_data_goes_in_and_files_come_out(tmp_path: Path) -> None:
         assert server.unused == ()
     assert shown.returncode == 0, shown.stderr
     assert "['East'] mind the gap\n" in shown.stdout
-    end = "\n   made result/chart␤␛[31m.svg · 6 bytes\n\n── answer\nEast grew most.\n"
+    end = "\n   made result/chart␤␛[31m.svg · 6 bytes\n\n── answer · as shown above\n"
+    assert shown.stdout.count("East grew most.") == 1
     assert shown.stdout.endswith(end)
     files = lines(told.stdout)[-1]["files"]
     name = "chart␤␛[31m.svg"
@@ -45,6 +46,7 @@ def test_data_goes_in_and_files_come_out(tmp_path: Path) -> None:
         "problem": "",
     }
     found["is_copy"] = True
+    assert len(files[0].pop("sha256")) == 64
     assert files == [found]
     assert sorted(os.listdir(tmp_path / "result")) == ["answer.txt", name]
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from hashlib import sha256
 from itertools import chain
 
 import pytest
@@ -15,6 +18,7 @@ from support.recorded import result
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import (
+    ArtifactReference,
     BlockBegan,
     BlockEnded,
     Code,
@@ -27,8 +31,9 @@ from codeact_team.core.events import (
     ToolCallBegan,
 )
 from codeact_team.core.execution import Artifact
+from codeact_team.core.executor_interface import Change
 from codeact_team.runs.pages.page import write_page
-from codeact_team.runs.result import RunEnding
+from codeact_team.runs.result import RunEnding, RunFile, RunResult
 
 
 def page(events: Iterable[Event], shown: Shown | None = None) -> str:
@@ -61,6 +66,57 @@ def test_a_long_run_is_written_without_being_held_in_memory():
         tracemalloc.stop()
     assert file.total > 9_000_000
     assert most < 5_000_000
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+FILES = {
+    "growth.png": PNG + b"1",
+    "photo.jpeg": b"\xff\xd8\xff\xe0",
+    "sales.csv": b"region,total\nNorth,<b>12</b>\n",
+    "fake.png": b"<svg onload=alert(1)>",
+    "drawn.svg": b"<svg onload=alert(2)>",
+    "page.html": b"<script>alert(3)</script>",
+    "broken.csv": b"\xff\xfe\x00",
+}
+
+
+def made(files: dict[str, bytes], **told: str) -> tuple[list[RunFile], Shown]:
+    shown = Shown(*(Artifact("", data) for data in files.values()))
+    listed = [
+        RunFile(path, len(data), Change.MADE, told.get("found_at"), sha256=sha256(data).hexdigest())
+        for path, data in files.items()
+    ]
+    return listed, shown
+
+
+def test_pictures_and_tables_that_a_run_has_made_are_shown_beside_its_answer():
+    files, shown = made(FILES)
+    written = page([RunBegan(span=1, task="Draw."), result(answer="See growth.png", files=files)], shown)
+    assert re.findall(r'<img src="data:(image/\w+);base64,', written) == ["image/png", "image/jpeg"]
+    assert (
+        "<tr><th>region</th><th>total</th></tr><tr><td>North</td><td>&lt;b&gt;12&lt;/b&gt;</td></tr>"
+        in written
+    )
+    assert "alert" not in written
+    assert "<figcaption>growth.png</figcaption>" in written
+
+
+def test_a_picture_that_a_step_has_shown_is_not_shown_twice():
+    files, shown = made({"step-1-1.png": PNG})
+    reference = ArtifactReference.of(Artifact("image/png", PNG))
+    steps = session("draw()", "", reference)
+    written = page(
+        [*(event for event in steps if not isinstance(event, RunResult)), result(files=files)], shown
+    )
+    assert written.count("<img") == 1
+
+
+def test_a_page_has_no_more_pictures_than_a_browser_can_hold():
+    files, shown = made({f"{number}.png": PNG + str(number).encode() for number in range(50)})
+    files.append(replace(files[0], size=1 << 40))
+    assert page([result(files=files)], shown).count("<img") == 20
+    files, shown = made({f"{number}.png": PNG + bytes([number]) + bytes(3 << 20) for number in range(9)})
+    assert page([result(files=files)], shown).count("<img") == 5
 
 
 def test_the_last_answer_is_on_top_of_a_conversation():

@@ -17,7 +17,7 @@ from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import ConfigError, EngineError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 from codeact_team.models.clients import wrap_client
-from codeact_team.runs.result import explain, is_transient
+from codeact_team.runs.result import explain, is_transient, retry_after
 
 KEY = "sk-proj-abc***********************wxyz"
 
@@ -195,6 +195,34 @@ def test_what_is_no_secret_stays():
 async def test_what_may_go_well_a_little_later_is_known(reply: AnyReply, transient: bool):
     async with ScriptedServer([reply]) as server:
         assert is_transient(await failure_of(server.client())) is transient
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"Retry-After": "42"}, 42.0),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0.5s"}, 360.5),
+        (
+            {
+                "x-ratelimit-reset-requests": "20ms",
+                "x-ratelimit-remaining-requests": "0",
+                "x-ratelimit-reset-tokens": "6m0s",
+                "x-ratelimit-remaining-tokens": "999",
+            },
+            0.02,
+        ),
+        ({"x-ratelimit-reset": "30"}, 30.0),
+        # times that are over
+        ({"x-ratelimit-reset": "1700000000"}, 0.0),
+        ({"x-ratelimit-reset": "1700000000000"}, 0.0),
+        ({"retry-after": "soon", "x-ratelimit-reset": "1 fortnight"}, None),
+        ({}, None),
+    ],
+)
+async def test_how_long_a_server_wants_no_more_is_known(headers: dict[str, str], seconds: float | None):
+    async with ScriptedServer([HttpError(429, "slow down", headers=headers)]) as server:
+        assert retry_after(await failure_of(server.client(), nested=0)) == seconds
 
 
 async def test_a_server_that_is_away_or_too_slow_may_be_there_later():

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,37 @@ async def test_what_is_shown_in_attempts_side_by_side_is_kept_of_the_one_that_is
     result = await runner(saved(tmp_path, config), Recording(), out=out).run_once("A task")
     assert (result.ending, result.answer) == (RunEnding.ACCEPTED, "East.")
     assert sorted(os.listdir(out)) == ["report.txt", "step-3-1.png", "step-3-2.html"]
+
+
+SAVES = """```python
+import matplotlib.pyplot as plt
+plt.plot([1, 2])
+plt.savefig("growth.png")
+```"""
+
+
+async def test_a_chart_that_code_has_saved_is_delivered_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = await run_one(tmp_path, [SAVES, "The chart is in growth.png."], out)
+    assert os.listdir(out) == ["growth.png"]
+    assert (result.renamed, result.delivered_answer) == ("", "The chart is in growth.png.")
+
+
+async def test_the_answer_is_followed_by_the_names_of_files_that_have_other_names_where_they_are(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "growth.png").write_text("a person's")
+    (out / "a.txt").write_text("a person's")
+    code = "```python\nfor name in ('growth.png', 'a.txt', 'xa.txt'): open(name, 'w').write('1')\n```"
+    result = await run_one(tmp_path, [code, "The chart is in `growth.png`, and not in xa.txt."], out)
+    line = f"growth.png is {out}/growth-2.png"
+    assert result.answer == "The chart is in `growth.png`, and not in xa.txt."
+    assert (result.renamed, result.delivered_answer) == (line, f"{result.answer}\n\n{line}")
+    as_json = replace(result, answer='{"chart": "growth.png"}')
+    # a program reads it
+    assert (as_json.renamed, as_json.delivered_answer) == (line, as_json.answer)
 
 
 async def test_a_workspace_that_stays_is_told_at_the_beginning_and_has_the_files(tmp_path: Path) -> None:

@@ -57,6 +57,41 @@ def test_each_picture_that_is_shown_is_sent_once_and_in_order(interpreter: Runni
     assert (ran.output, len(widths), widths) == ("", 4, sorted(widths))
 
 
+@pytest.mark.parametrize(
+    ("code", "files"),
+    [
+        ("plt.savefig('growth.png')", ["growth.png"]),
+        ("plt.savefig('growth.png')\nplt.show()\nplt.close()", ["growth.png"]),
+        ("plt.gcf().savefig(Path('growth'), dpi=150, transparent=True)\nplt.show()", ["growth.png"]),
+        ("os.mkdir('charts')\nplt.savefig(os.path.abspath('charts/growth.pdf'))", ["charts/growth.pdf"]),
+        (
+            "fig, axes = plt.subplots(layout='constrained')\nfig.suptitle('x')\nfig.savefig('b.png')",
+            [None, "b.png"],
+        ),
+        ("plt.savefig('a.png')\nplt.title('more')\nplt.savefig('b.png')", ["b.png"]),
+        ("plt.savefig('a.png')\nplt.figure()\nplt.plot([2, 1])\nplt.savefig('a.png')", [None, "a.png"]),
+        # it is another picture, elsewhere, hidden, gone or no file
+        ("plt.savefig('growth.png')\n_ = plt.title('more')", [None]),
+        ("plt.savefig('/tmp/growth-of-a-test.png')", [None]),
+        ("plt.savefig('.growth.png')", [None]),
+        ("plt.savefig('growth.png')\nos.remove('growth.png')", [None]),
+        ("plt.savefig(io.BytesIO())", [None]),
+    ],
+)
+def test_a_figure_that_code_has_saved_itself_is_sent_with_the_name_of_its_file(
+    code: str, files: list[str | None], interpreter: RunningInterpreter
+) -> None:
+    ran = interpreter.run(f"{PLOT}import io, os\nfrom pathlib import Path\n_ = plt.plot([1, 2])\n{code}")
+    assert (ran.output, ran.saved_in) == ("", files)
+
+
+def test_what_was_saved_in_an_earlier_block_is_no_file_of_this_one(interpreter: RunningInterpreter) -> None:
+    assert interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.savefig('growth.png')").saved_in == [
+        "growth.png"
+    ]
+    assert interpreter.run("_ = plt.plot([1, 2])").saved_in == [None]
+
+
 def test_what_is_drawn_after_it_was_shown_is_sent_as_well(interpreter: RunningInterpreter) -> None:
     ran = interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\n_ = plt.title('more')")
     assert len(ran.artifacts) == 2

@@ -31,6 +31,8 @@ class Ran:
     output: str
     report: dict[str, Any]
     artifacts: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    saved_in: list[str | None] = field(default_factory=list[str | None])
+    """For each artifact the file in which the code has saved it itself."""
 
     @property
     def exit_code(self) -> int:
@@ -179,16 +181,18 @@ class RunningInterpreter:
             Gone: If the interpreter has exited.
         """
         artifacts: list[tuple[str, bytes]] = []
+        saved_in: list[str | None] = []
         while True:
             kind, payload = self._next_frame()
             if kind == Kind.REPORT:
                 said = json.loads(payload[1:] or b"{}")
                 least = {"exit_code": payload[0], "names": list[Any](), "omitted_names": 0, "denied": False}
                 report: dict[str, Any] = {**least, **said}
-                return Ran(self._written.decode(), report, artifacts)
+                return Ran(self._written.decode(), report, artifacts, saved_in)
             if kind == Kind.ARTIFACT:
                 head, _, body = payload.partition(b"\n")
                 artifacts.append((json.loads(head)["mime_type"], body))
+                saved_in.append(json.loads(head).get("file"))
             else:
                 self._take_call(kind, payload)
 

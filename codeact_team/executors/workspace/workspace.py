@@ -20,6 +20,7 @@ from codeact_team.core.executor_interface import (
     Change,
     ChangedFile,
     Changes,
+    NewFiles,
     RecordedFile,
     SavedFile,
     Workspace,
@@ -46,7 +47,8 @@ class _Contents:
 
     files: WorkspaceFiles
     before: Snapshot
-    before_pictures: Snapshot
+    before_agents: Snapshot
+    """As they were when an agent last asked for new ones."""
     recorded: Mapping[str, RecordedFile] = field(default_factory=dict[str, RecordedFile])
     recorded_as: Mapping[str, FileState] = field(default_factory=dict[str, FileState])
     """The files when they were recorded."""
@@ -198,23 +200,18 @@ class SandboxWorkspace(Workspace):
     def changed_before(self, changes: Mapping[str, Change]) -> None:
         self._changed_before = changes
 
-    async def new_pictures(self, most: int) -> Sequence[Artifact]:
+    async def new_files(self, pictures: int) -> NewFiles:
         async with self._turns:
             if (there := self._contents) is None:
-                return ()
-            before, there.before_pictures = there.before_pictures, await there.files.snapshot()
-            changes = await asyncio.to_thread(compare, before, there.before_pictures)
-            pictures = [
-                file
-                for file in changes.files
-                if file.path.lower().endswith(".png")
-                and file.size <= MAX_BYTES
-                and file.path not in self._added
-            ]
+                return NewFiles()
+            before, there.before_agents = there.before_agents, await there.files.snapshot()
+            changes = await asyncio.to_thread(compare, before, there.before_agents)
+            files = [file for file in changes.files if file.path not in self._added]
+            drawn = [file for file in files if file.path.lower().endswith(".png") and file.size <= MAX_BYTES]
             read: list[bytes] = []
-            wanted = {file.path: file.size for file in pictures[:most]}
+            wanted = {file.path: file.size for file in drawn[:pictures]}
             await there.files.read_all(wanted, lambda _, data: read.append(data))
-            return [Artifact("image/png", data) for data in read if data]
+            return NewFiles(files, [Artifact("image/png", data) for data in read if data])
 
     async def save(
         self, files: Sequence[ChangedFile], directory: str | os.PathLike[str] | int

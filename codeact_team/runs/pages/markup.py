@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import csv
+import re
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import nh3
@@ -17,7 +19,8 @@ from pygments.lexers.python import PythonLexer
 from pygments.lexers.shell import BashLexer
 
 from codeact_team.core.events import ArtifactReference
-from codeact_team.core.visibility import is_lexed_quickly, visible
+from codeact_team.core.visibility import cut, is_lexed_quickly, visible
+from codeact_team.runs.result import RunFile
 
 _LANGUAGES = {
     **dict.fromkeys(("python", "python3", "py"), PythonLexer),
@@ -148,6 +151,79 @@ def _only_small_spans(tag: str, name: str, value: str) -> str | None:
 Bytes = Callable[[str], bytes | None]
 """Returns an artifact by its SHA-256; ``None`` where it is gone."""
 
+_MAX_FILES = 20
+"""Of a run that are shown."""
+_LARGEST_FILE, _MAX_BYTES = 4 << 20, 16 << 20
+"""Bytes of a file, and of all of them."""
+_MAGIC = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
+}
+"""How the pictures begin that are shown of files; their names say nothing."""
+_TABLE_ENDINGS = (".csv", ".tsv")
+_MAX_ROWS, _MAX_COLUMNS, _MAX_CELL = 20, 12, 100
+
+
+def files_shown(files: Iterable[RunFile], content: Bytes, known: Container[str]) -> list[tuple[str, Markup]]:
+    """The pictures and tables among the files of a run, with their names: so many as a page can hold.
+
+    Args:
+        files: The files; those whose content was not kept are left out.
+        content: Where their bytes are, by the digest.
+        known: Digests of those that are shown already.
+    """
+    found: list[tuple[str, Markup]] = []
+    left = _MAX_BYTES
+    for file in files:
+        if len(found) == _MAX_FILES:
+            break
+        if file.sha256 is None or file.sha256 in known or file.size > min(left, _LARGEST_FILE):
+            continue
+        # a journal can claim any size
+        data = (content(file.sha256) or b"")[: _LARGEST_FILE + 1]
+        if len(data) == file.size and (markup := _file(file.path, data)) is not None:
+            left -= len(data)
+            found.append((file.found_at or file.path, markup))
+    return found
+
+
+def _file(path: str, data: bytes) -> Markup | None:
+    kind = next((kind for kind, begin in _MAGIC.items() if begin.match(data)), None)
+    if kind is not None:
+        return _image(kind, data, path)
+    if path.lower().endswith(_TABLE_ENDINGS):
+        return _rows(data, "\t" if path.lower().endswith(".tsv") else ",")
+    return None
+
+
+def _image(kind: str, data: bytes, description: str) -> Markup:
+    source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return Markup('<img src="{}" alt="{}">').format(source, visible(description))
+
+
+def _rows(data: bytes, separator: str) -> Markup | None:
+    """The first rows of a table in text; ``None`` if it is none."""
+    try:
+        lines = visible(data.decode("utf-8-sig")).splitlines()
+        rows = list(csv.reader(lines[: _MAX_ROWS + 1], delimiter=separator))
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    if not rows:
+        return None
+    head, *body = (
+        Markup("").join(
+            Markup("<{0}>{1}</{0}>").format(tag, cut(cell, _MAX_CELL)) for cell in row[:_MAX_COLUMNS]
+        )
+        for tag, row in zip(["th", *["td"] * len(rows)], rows, strict=False)
+    )
+    cells = Markup("").join(Markup("<tr>{}</tr>").format(row) for row in [head, *body])
+    more = len(lines) - len(rows)
+    note = Markup("<p class=note>{:,} more rows</p>").format(more) if more else ""
+    return Markup("<div class=table><table>{}</table></div>{}").format(cells, note)
+
+
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 
 
@@ -158,8 +234,7 @@ def shown(artifact: ArtifactReference, data: bytes | None) -> Markup:
         return Markup("<p class=note>This was not kept.</p>")
     if kind in _PICTURES:
         # a picture runs no scripts and loads nothing, SVG included
-        source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        return Markup('<img src="{}" alt="{}">').format(source, artifact.mime_type)
+        return _image(kind, data, artifact.mime_type)
     if kind == "text/html" and (found := table(data)) is not None:
         return Markup("<div class=table>{}</div>").format(found)
     if kind.startswith("text/") or kind.endswith(("json", "xml")):

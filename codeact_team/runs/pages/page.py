@@ -45,7 +45,7 @@ from codeact_team.core.events import (
     ToolCallEnded,
 )
 from codeact_team.core.sandbox_description import without_note
-from codeact_team.runs.pages.markup import Bytes, environment, highlighting_styles, shown
+from codeact_team.runs.pages.markup import Bytes, environment, files_shown, highlighting_styles, shown
 from codeact_team.runs.result import Costs, RunResult
 from codeact_team.runs.summary import PromotedListener
 
@@ -86,6 +86,8 @@ class Story(PromotedListener):
         """Agents whose last execution is shown, and whose message on it has not come."""
         self._kept: dict[str, str] = {}
         """The names of artifacts that are files, by their digests."""
+        self.shown: set[str] = set()
+        """The digests of the artifacts in the sections."""
         self._judged: str | None = None
         """The id of the message that repeats the last verdict."""
         self.result: RunResult | None = None
@@ -136,10 +138,10 @@ class Story(PromotedListener):
         self._executed.add(event.agent)
         self._tell(event.agent, event.type, event)
         for artifact in event.artifacts:
+            self.shown.add(artifact.sha256)
+            name = artifact.file or self._kept.get(artifact.sha256)
             data = self._artifact(artifact.sha256)
-            self._tell(
-                event.agent, "artifact", artifact, self._kept.get(artifact.sha256), shown(artifact, data)
-            )
+            self._tell(event.agent, "artifact", artifact, name, shown(artifact, data))
 
     def _decided(self, event: Decision | Judged) -> None:
         if isinstance(event, Decision):
@@ -252,6 +254,7 @@ def write_page(
             state=state,
             facts=facts or {},
             result=story.result,
+            files=files_shown(story.result.files if story.result else (), artifact, story.shown),
             costs=costs,
             style=style,
             style_hash=base64.b64encode(sha256(style.encode()).digest()).decode(),

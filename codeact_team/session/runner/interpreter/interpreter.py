@@ -135,7 +135,7 @@ class Interpreter:
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
         self._parts, self._names, self._denied = (), None, False
-        self._figures.drawn.clear()
+        self._figures.begin()
         if self._tools is not None:
             self._tools.calls.begin(token)
         self._interrupts.arm()
