@@ -26,7 +26,7 @@ NO_ANSWER = "(The model gave no answer, or declined to.)"
 """In a chat, and in a context, some models take no empty message."""
 NO_ANSWER_IN_TIME = "The time for this task is over, and the model did not answer in time."
 CALLED_A_TOOL = "(The model called a tool that it was not offered"
-"""The beginning of what is said instead of an answer where the last reply was such a call."""
+"""The beginning of the words in place of an answer where the last reply was such a call."""
 
 _SHORTER = "Write it again, shorter."
 _GO_ON = "Go on with the task: write code, or answer in plain words."

@@ -30,6 +30,8 @@ class PatientCalls(Meter):
             six times after too many requests.
     """
 
+    _shares_a_key = False
+
     def __init__(self, retries: int | None) -> None:
         job = Job("", 1, "", text="", files=(), overrides=(), fields={}, expected=None, checker=None)
         super().__init__(job, _OwnDriver(), {}, _LIMITED if retries is None else retries)

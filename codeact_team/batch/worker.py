@@ -64,6 +64,9 @@ class Meter:
     The job has so many ``retries`` for failures of its infrastructure.
     """
 
+    _shares_a_key = True
+    """Whether other jobs find out, too, if a server refuses the key."""
+
     def __init__(self, job: Job, driver: DriverInterface, prices: Mapping[str, Price], retries: int) -> None:
         self._job = job
         self._driver = driver
@@ -118,7 +121,7 @@ class Meter:
                     refusal=explain(error) if is_refused(error) else None,
                     is_unauthorized=is_unauthorized(error),
                 )
-                if is_refused(error) and not was_refused:
+                if is_refused(error) and self._shares_a_key and not was_refused:
                     # once more: the driver does not admit it if it takes the key for a wrong one
                     was_refused, wait = True, 0.0
                 elif not is_of_infrastructure(error) or (wait := self.take_retry(explain(error))) is None:

@@ -96,7 +96,7 @@ class ResumeHint:
 
     Args:
         needed: Options that were given, and without which the run cannot be resumed.
-        wanted: Options that were given, and say what is wanted of the run.
+        wanted: Options that were given, and name the wishes for the run.
     """
 
     def __init__(self, needed: Sequence[str] = (), wanted: Sequence[str] = ()) -> None:

@@ -119,7 +119,7 @@ class Verdict(BaseModel):
     )
     """For the person who gave the task. If an agent has given an answer itself, this is its text."""
     unreadable: SkipJsonSchema[str | None] = None
-    """The finish reason of a reply that could not be read, for which this verdict stands; no model sets it."""
+    """The finish reason of the reply, if it could not be read as a verdict; no model sets it."""
 
     def to_text(self) -> str:
         """Write the verdict for the chat, without the answer."""

@@ -83,7 +83,9 @@ def test_doctor_removes_the_directories_of_runs_that_were_killed_and_no_others(t
         server = stack.enter_context(ScriptedServer.in_thread([sleeps("68.25"), sleeps("68.25")]))
         killed, alive = (
             stack.enter_context(
-                running(server.base_url, cwd=tmp_path, overrides=[CONFINED], TMPDIR=str(temporary))
+                running(
+                    server.base_url, "--no-record", cwd=tmp_path, overrides=[CONFINED], TMPDIR=str(temporary)
+                )
             )
             for _ in range(2)
         )

@@ -106,8 +106,3 @@ class Loaded:
 
     def _taken_out(self) -> "dict[str, ModuleType]":
         return {name: sys.modules.pop(name) for name in self._sources if name in sys.modules}
-
-
-if __name__ == "__main__":
-    _fd, _size, _names, *_arguments = sys.argv[1:]
-    Loaded(_read(int(_fd), int(_size)), _names).run(_arguments)
