@@ -11,12 +11,15 @@ from autogen_core.models import RequestUsage
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codeact_team.batch.results import JobResult
 from codeact_team.core import events
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact, BoundName, Outcome, SessionResult
 
 _KINDS = [kind for kind in Event.kinds.values() if kind.__module__.startswith("codeact_team.")]
 _WORDS = st.text(st.characters(exclude_categories=["Cs"]))
+_JSON = st.recursive(st.none() | st.booleans() | st.integers() | _WORDS, lambda inner: st.lists(inner))
+st.register_type_strategy(JobResult, st.builds(JobResult, expected=_JSON))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in _KINDS if kind is not events.MessageSent])
