@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,7 @@ from codeact_team.core.component_effects import CodeEffect
 from codeact_team.core.effects import Effect, Event, Perform, emit
 from codeact_team.core.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.core.execution import Artifact, SessionResult
-from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
+from codeact_team.core.executor_interface import ChangedFile, RecordedFile, StreamingCodeExecutor
 from codeact_team.core.files import below, opened, parent_of
 from codeact_team.core.trees import DIRECTORY
 from codeact_team.core.visibility import readable
@@ -92,6 +93,8 @@ class RunFiles:
         self.due = 0
         self._all: dict[int, dict[str, ChangedFile]] = defaultdict(dict)
         """The files of all runs since the team was opened, by the number of the executor and by path."""
+        self._digests: dict[tuple[int, str], str | None] = {}
+        """Those of their contents."""
 
     def of_all(self, executors: Sequence[StreamingCodeExecutor]) -> Sequence[RunFile]:
         """The files that all runs of the open team have made or changed. Blocks."""
@@ -268,7 +271,12 @@ class RunFiles:
                     whole = [file for file in new if file.path not in cut_off]
                     notes += [_CUT_OFF.format(len(new) - len(whole))] if whole != new else []
                     new = whole
-                self._all[number] |= {file.path: file for file in new}
+                if recorder is not None:
+                    known = recorder.known_files(executor)
+                    new = [file for file in new if not self._is_old(number, file, known.get(file.path))]
+                for file in new:
+                    before = self._all[number].get(file.path, file)
+                    self._all[number][file.path] = replace(file, change=before.change)
                 told = new[: _MAX_TOLD - len(found)]
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)
@@ -292,6 +300,13 @@ class RunFiles:
             notes.append(f"{more:,} more files are not listed here")
         self.found, self.notes = found, list(dict.fromkeys(notes))
         self._has_warned = self._has_warned or {_TEMPORARY, _GONE} & {*notes} != set()
+
+    def _is_old(self, number: int, file: ChangedFile, known: RecordedFile | None) -> bool:
+        """Whether a run before has listed a file with the content that it has: code that ran again has written it once more."""
+        digest = None if known is None else known.digest
+        before = self._digests.get((number, file.path))
+        self._digests[number, file.path] = digest
+        return digest is not None and digest == before
 
     def lack(self, files: Sequence[ChangedFile]) -> None:
         """Note files of the run that are lost, before the others are copied."""

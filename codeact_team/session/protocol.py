@@ -38,7 +38,7 @@ while len(source) < size:
     source += posix.read(int(sys.argv[1]), size - len(source)) or sys.exit("the runner did not arrive")
 exec(source)
 _, fd, size, names, *arguments = sys.argv
-Loaded(_read(int(fd), int(size)), names).run(arguments)
+Loaded(read(int(fd), int(size)), names).run(arguments)
 """
 """The program of a command line that starts the runner: it reads ``runner/bootstrap.py``, so that lists of processes stay
 legible. Its arguments are the descriptor, the size of that source, and those of the bootstrap behind the descriptor. All that

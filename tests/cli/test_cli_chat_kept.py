@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from command_line import codeact_team
+from command_line import codeact_team, lines
 from support.openai_server import AnyReply, HttpError, ScriptedServer, Slow, Text
 from terminal import CTRL_C, Terminal, on_a_terminal
 from test_cli_chat import ask, asked, codeact, leave
@@ -275,3 +275,16 @@ def workspace(folder: Path) -> Path:
     """The workspace of the only run, as it is named from there."""
     (found,) = (folder / ".codeact-team" / "runs" / "workspaces").iterdir()
     return found.relative_to(folder)
+
+
+def test_files_that_code_makes_again_when_a_chat_is_resumed_are_no_news(tmp_path: Path):
+    replies = [python("open('a.txt', 'w').write('1')"), Text("Made."), python("print(2)"), Text("Two.")]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        assert codeact_team(*command, cwd=tmp_path, stdin="One.\n", **variables).returncode == 0
+        done = codeact_team(*ON, "--json", cwd=tmp_path, stdin="Two.\n", **variables)
+        listed = codeact_team(*ON, "-q", cwd=tmp_path, stdin="/files\n", **variables)
+    first, second = [line for line in lines(done.stdout) if line["type"] == "result"]
+    assert [(file["path"], file["change"]) for file in first["files"]] == [("a.txt", "made")]
+    assert second["files"] == []
+    assert listed.stdout.endswith(f"made {workspace(tmp_path)}/a.txt · 1 byte\n")

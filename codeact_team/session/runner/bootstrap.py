@@ -22,7 +22,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
     sys.exit("Python 3.10 or newer is needed in the sandbox; this is " + sys.version.split()[0])
 
 
-def _read(fd: int, size: int) -> bytes:
+def read(fd: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
         # not more: what follows belongs to the module
