@@ -36,6 +36,10 @@ from codeact_team.tools.approvals import AskedQuestion
 _DIFFERS = 1
 """The exit code of a replay."""
 _DAY = 24 * 60 * 60
+_STATE = 12
+"""Characters of a state in a list."""
+_MIN_TASK = 20
+"""Characters of a task below which it gets a line of its own."""
 _MAX_TASK = 60
 """Characters of a task in a list."""
 _STYLES = {
@@ -232,7 +236,7 @@ def runs_command(screen: Screen, directory: Path, selection: Selection, *, prune
 
 def _print_run(screen: Screen, run: KeptRun) -> None:
     about, result = run.about, run.result
-    screen.text(f"{readable(run.id):20}  {run.state.value:12}", _STYLES.get(run.state, "red"), end="")
+    screen.text(f"{readable(run.id):20}  {run.state.value:{_STATE}}", _STYLES.get(run.state, "red"), end="")
     if about is None or run.problem is not None:
         screen.text(f"  {readable(run.problem or '')}", "dim")
         return
@@ -246,8 +250,16 @@ def _print_run(screen: Screen, run: KeptRun) -> None:
     elif run.state is RunState.RUNNING:
         seconds = f"{time.time() - about.began:,.1f} s"
     cells = "  ".join([f"{steps:>8}", f"{tokens:>14}", *costs, f"{seconds:>10}"])
-    screen.text(f"  {cells}", "dim", end="")
-    screen.text(f"  {cut(' '.join((run.task or about.config).split()), _MAX_TASK)}")
+    task = " ".join((run.task or about.config).split())
+    room, before = screen.width - len(run.id) - len(cells) - _STATE - 6, f"  {cells}  "
+    if not screen.renders:
+        # a program reads one line for each
+        room = _MAX_TASK
+    elif room < _MIN_TASK:
+        room = screen.width - 2
+        before = f"\n  {' · '.join(filter(None, [steps.strip(), tokens, *costs, seconds]))}\n  "
+    screen.text(before, "dim", end="")
+    screen.text(cut(task, min(room, _MAX_TASK)))
 
 
 def _as_json(run: KeptRun) -> dict[str, Any]:
