@@ -72,7 +72,9 @@ def chat_command(
         raise SettingError("--json prints all events, and --quiet the answers only: leave one of them out")
     runner.files.make()
     with_a_person = is_person_there(as_json=as_json)
-    listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, echo=not with_a_person)
+    listener = listener_of(screen, as_json=as_json, echo=not with_a_person)
+    if quiet:
+        listener = AnswerOnly(screen, knows=lambda: chat.runner.recording.repeats)
     runner.dispatcher.listen(listener, essential=True)
     chat = _Chat(screen, runner, listener, seconds, begin, reopen, with_a_person=with_a_person)
     runner.dispatcher.listen(hint := hint or ResumeHint())

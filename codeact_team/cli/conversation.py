@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -355,10 +355,11 @@ class Conversation(PromotedListener):
 
 
 class AnswerOnly:
-    """A listener that prints the answer of a run, and notices."""
+    """A listener that prints the answer of a run, and notices; of a chat, not the answers that the person ``knows``."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, knows: Callable[[], bool] = lambda: False) -> None:
         self._screen = screen
+        self._knows = knows
         self._activity = Activity()
         screen.say_while_waiting(self._activity.describe)
 
@@ -366,7 +367,7 @@ class AnswerOnly:
         """Print an event, if it is the last one."""
         self._activity(event)
         print_notices(self._screen, event)
-        if not isinstance(event, RunResult):
+        if not isinstance(event, RunResult) or self._knows():
             return
         label = _NOT_ACCEPTED
         if event.answer is not None:

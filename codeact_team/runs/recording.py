@@ -115,6 +115,11 @@ class Recording:
         """The directory of the run that is recorded now, if one is."""
         return None if self.recorder is None else str(self.recorder.directory.path)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the work under way had ended before the run was resumed."""
+        return self._resumption is not None and self._resumption.repeats
+
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
         """Refuse to resume a run with parts that bypass its journal. Blocks.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from command_line import codeact_team, lines
-from support.openai_server import AnyReply, HttpError, ScriptedServer, Slow, Text
+import pytest
+from command_line import COMMAND, codeact_team, environment, lines
+from support.fork_server import Forked, start
+from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
 from terminal import CTRL_C, Terminal, on_a_terminal
 from test_cli_chat import ask, asked, codeact, leave
 from test_cli_interrupts import SLEEPS
@@ -184,10 +187,11 @@ def test_a_chat_without_a_message_is_not_kept(tmp_path: Path):
 
 
 def test_quietly_a_chat_prints_its_answers_only(tmp_path: Path):
-    with ScriptedServer.in_thread([Text("Four."), Text("Nine.")]) as server:
+    with ScriptedServer.in_thread([Text("Four."), Text("Nine."), Text("Sixteen.")]) as server:
         command, variables = codeact(server)
         done = codeact_team(*command, "-q", cwd=tmp_path, stdin="2 * 2?\n3 * 3?\n", **variables)
-    assert done.stdout == "Four.\nNine.\n"
+        more = codeact_team(*ON, "-q", cwd=tmp_path, stdin="4 * 4?\n", **variables)
+    assert (done.stdout, more.stdout) == ("Four.\nNine.\n", "Sixteen.\n")
 
 
 def test_files_of_a_chat_are_delivered_as_they_are_made(tmp_path: Path):
@@ -288,3 +292,48 @@ def test_files_that_code_makes_again_when_a_chat_is_resumed_are_no_news(tmp_path
     assert [(file["path"], file["change"]) for file in first["files"]] == [("a.txt", "made")]
     assert second["files"] == []
     assert listed.stdout.endswith(f"made {workspace(tmp_path)}/a.txt · 1 byte\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fatal", range(1, 7))
+def test_a_chat_that_is_killed_at_any_request_comes_to_the_same(tmp_path: Path, fatal: int):
+    messages = ["Set x.", "Add one.", "Show x."]
+    replies = [
+        python("x = 41\nopen('log.txt', 'a').write('set ')"),
+        Text("Set."),
+        python("x += 1\nopen('log.txt', 'a').write('added ')"),
+        Text("Added."),
+        python("print(x, open('log.txt').read())"),
+        Text("Shown."),
+    ]
+    victims: list[Forked] = []
+    asked_for: list[list[str]] = []
+
+    def answer(request: Body) -> AnyReply:
+        said = [message["content"] for message in request["messages"]]
+        if said not in asked_for:
+            asked_for.append(said)
+        if len(asked_for) == fatal and victims:
+            victims.pop().kill()
+            return Slow(60, Text("late"))
+        return replies[asked_for.index(said)]
+
+    with ScriptedServer.in_thread(answer) as server:
+        command, variables = codeact(server)
+        with start(
+            [*COMMAND[1:], *command],
+            cwd=tmp_path,
+            environment=environment(**variables),
+            stdin=subprocess.PIPE,
+        ) as process:
+            victims.append(process)
+            process.communicate("".join(f"{message}\n" for message in messages).encode(), timeout=60)
+        (run,) = (tmp_path / ".codeact-team" / "runs").glob("2*")
+        journal = (run / "journal.jsonl").read_text()
+        begun = sum(message in journal for message in messages)
+        rest = "".join(f"{message}\n" for message in messages[begun:])
+        done = codeact_team(*ON, cwd=tmp_path, stdin=rest, **variables)
+    assert done.returncode == 0, done.stderr
+    assert "\n42 set added \n" in done.stdout
+    assert "Shown." in done.stdout
+    assert len(asked_for) == 6

@@ -91,6 +91,8 @@ class History:
         """The inputs of a chat that are not undone, each with what code had left before it."""
         self._undone: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """The entries of the files that undone blocks have left in each workspace, until code runs there again."""
+        self._ended: set[int] = set()
+        """Inputs the work on which had ended."""
         self._of_input: list[EffectRecord] = []
         """The effects of the work on the last input."""
         self._files: dict[str, tuple[int, dict[str, Any]]] = {}
@@ -174,6 +176,10 @@ class History:
         """Whether one of the attempts of a fork was chosen."""
         return self._forks[fork.n].promotion is not None
 
+    def has_ended(self, chat_input: int | None) -> bool:
+        """Whether the work on an input of a chat had ended."""
+        return chat_input in self._ended
+
     def was_stopped(self, chat_input: int | None) -> bool:
         """Whether a person has stopped the work on an input of a chat, which then continued."""
         return chat_input in self._stopped
@@ -251,7 +257,7 @@ class History:
             self._failed.clear()
             self._cancelled.clear()
             self.open.clear()
-            self._is_stopped = False
+            self._input, self._is_stopped = None, False
             self._of_input.clear()
         else:
             self._take_files(offset, entry)
@@ -329,6 +335,8 @@ class History:
             return
         if self._is_stopped and self._input is not None:
             self._stopped.add(self._input)
+        if self._input is not None:
+            self._ended.add(self._input)
         for ended in self._of_input:
             self._settle_for_chat(ended)
         self._input, self._is_stopped = effect.n, False

@@ -68,6 +68,11 @@ class Resumption(RecordedAnswers):
         self._over: set[int] = set()
         """The numbers of attempts that are answered from the history alone."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the work under way is that on an input of a chat, and had ended before."""
+        return self._history.has_ended(self._input)
+
     def begin(self, executors: Sequence[StreamingCodeExecutor]) -> None:
         """Report to executors which files their code had made or changed when the run ended. Blocks."""
         self._restoration.report_changes(executors)
@@ -107,6 +112,8 @@ class Resumption(RecordedAnswers):
         could_repeat = not request.is_of_block and effect.unknown() is not None
         if request.attempt in self._over or (could_repeat and self._history.has_more(request)):
             raise JournalError(_OTHERWISE.format(effect.source))
+        if isinstance(effect, ChatInput):
+            self._input = None
         loss = await self._restore(effect, request, END)
         n = self._recorder.begin(effect, request)
         if isinstance(effect, Promotion):

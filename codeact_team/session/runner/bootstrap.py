@@ -23,6 +23,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
 
 
 def read(fd: int, size: int) -> bytes:
+    """Read exactly so many bytes."""
     data = b""
     while len(data) < size:
         # not more: what follows belongs to the module
