@@ -30,6 +30,7 @@ from codeact_team.core.events import (
     BlockEnded,
     MessageSent,
     ModelCallBegan,
+    ModelCallPutOff,
     Output,
     RunBegan,
     ToolCallBegan,
@@ -135,17 +136,15 @@ class Conversation(PromotedListener):
                 self._begun = False
             case ModelCallBegan():
                 self._aloud.discard(event.agent)
+            case ModelCallPutOff():
+                # the model begins its answer again
+                self._end_live()
             case Words() | Output():
                 self._piece(event)
             case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
                 self._call(event)
-            case ArtifactKept():
-                artifact = event.artifact
-                place = event.path or event.file
-                self._aside(event.agent, f"{artifact.mime_type}: {place} · {size_of(artifact.size)}")
-            case AttemptEnded():
-                came_to = event.error if event.ending is None else event.ending.replace("_", " ")
-                self._aside(event.agent, f"attempt {event.attempt} of {event.attempts}: {came_to}")
+            case ArtifactKept() | AttemptEnded():
+                self._aside(event.agent, _aside_on(event))
             case MessageSent():
                 self._message(event.message)
             case RunResult():
@@ -352,6 +351,14 @@ class Conversation(PromotedListener):
             self._live.at_line_start = True
         self._screen.line((line, style))
         self._screen.wait()
+
+
+def _aside_on(event: ArtifactKept | AttemptEnded) -> str:
+    if isinstance(event, ArtifactKept):
+        artifact = event.artifact
+        return f"{artifact.mime_type}: {event.path or event.file} · {size_of(artifact.size)}"
+    came_to = event.error if event.ending is None else event.ending.replace("_", " ")
+    return f"attempt {event.attempt} of {event.attempts}: {came_to}"
 
 
 class AnswerOnly:

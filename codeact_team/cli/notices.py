@@ -70,7 +70,7 @@ def _note(event: Event) -> str | None:
             return _resumed(event)
         case ModelCallPutOff():
             # without what a person could do, who need not do anything yet
-            reason = event.reason.rpartition("; ")[0] or event.reason
+            reason = (event.reason.rpartition("; ")[0] or event.reason).removesuffix(": try again")
             return f"{reason}; asked again in {event.seconds:.1f} s"
         case FilesPutBack():
             named = ", ".join(map(readable, event.files[:_MAX_FILES]))
