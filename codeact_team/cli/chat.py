@@ -121,6 +121,8 @@ class _Chat:
         self._prompt: MessagePrompt | None = None
         self._read: Callable[[], Awaitable[str | None]] | None = None
         self._is_over = self._is_reopened = False
+        self._is_new = True
+        """Whether the last input was not in the journal."""
         self._exit_code: int | None = None
         self._failures: set[int] = set()
         """Exit codes of the messages that could not be worked on."""
@@ -167,11 +169,11 @@ class _Chat:
 
     async def _next(self) -> str | None:
         """The next input that the team has to know of, or ``None`` if the person leaves."""
-        is_new = has_left = False
+        self._is_new = has_left = False
 
         async def ask() -> str:
-            nonlocal is_new, has_left
-            is_new = True
+            nonlocal has_left
+            self._is_new = True
             # after an input was undone, all before this was printed already
             self.runner.dispatcher.listen(self._listener, essential=True)
             read = self._read = self._read or self._reader()
@@ -190,7 +192,7 @@ class _Chat:
             if has_left:
                 return None
             raise
-        if not is_new and self._with_a_person and not self._is_reopened:
+        if not self._is_new and self._with_a_person and not self._is_reopened:
             self._screen.text(f"\n> {text}", "cyan")
         return text
 
@@ -205,7 +207,8 @@ class _Chat:
             if output.exit_code:
                 self._screen.text(f"✗ exit code {output.exit_code}", "red")
         if taken.error is not None:
-            self._failures.add(1 if result is None else result.exit_code)
+            if self._is_new:
+                self._failures.add(1 if result is None else result.exit_code)
             self._screen.notice("error", taken.error, again=True)
         if taken.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)

@@ -294,6 +294,27 @@ def test_files_that_code_makes_again_when_a_chat_is_resumed_are_no_news(tmp_path
     assert listed.stdout.endswith(f"made {workspace(tmp_path)}/a.txt · 1 byte\n")
 
 
+def test_work_that_took_too_long_is_not_begun_again(tmp_path: Path):
+    replies: Sequence[AnyReply] = [
+        python("x = 41"),
+        Slow(60, Text("late")),
+        HttpError(401),
+        Text("Yes?"),
+        Text("And now?"),
+    ]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server)
+        entered = "Set x.\nAgain.\nHello?\n"
+        first = codeact_team(*command, "--timeout", "3", cwd=tmp_path, stdin=entered, **variables)
+        second = codeact_team(*ON, cwd=tmp_path, stdin="Hello again?\n/run print(x)\n", **variables)
+    assert "the time limit of 3 seconds is reached" in first.stdout
+    # the second message could not be worked on
+    assert (first.returncode, second.returncode) == (1, 0), second.stderr
+    assert second.stdout.endswith("\n41\n")
+    before, after = asked(server, 3), asked(server, 4)
+    assert after[: len(before)] == before
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("fatal", range(1, 7))
 def test_a_chat_that_is_killed_at_any_request_comes_to_the_same(tmp_path: Path, fatal: int):

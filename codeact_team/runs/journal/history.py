@@ -333,7 +333,9 @@ class History:
         if effect.kind != ChatInput.kind:
             self._of_input.append(effect)
             return
-        if self._is_stopped and self._input is not None:
+        # a time limit of the chat stops the work, too
+        is_cut_off = any(each.state is EffectState.UNDER_WAY for each in self._of_input)
+        if self._input is not None and (self._is_stopped or is_cut_off):
             self._stopped.add(self._input)
         if self._input is not None:
             self._ended.add(self._input)
