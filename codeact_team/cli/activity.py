@@ -50,12 +50,13 @@ class Activity:
         """By the span of what has begun, or the name of a sandbox that starts."""
         self._calls: dict[str, tuple[int, str]] = {}
         """The span of the last call of a model by an agent, and the model."""
-        self._current = _Doing("working", 0, time.monotonic())
+        self._idle = _Doing("working", 0, time.monotonic())
         self.tail = ""
         """What is written and not shown yet."""
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
+        was_busy = bool(self._under_way)
         match event:
             case SandboxStarting():
                 self._begin(event.sandbox, "the sandbox starts", _SANDBOX)
@@ -75,11 +76,15 @@ class Activity:
                 self._under_way.clear()
             case _:
                 return
-        self._choose()
+        if was_busy and not self._under_way:
+            self._idle = _Doing("working", 0, time.monotonic())
 
     def describe(self) -> str:
         """What is waited for, how long so far, and the limit of that."""
-        doing = self._current
+        # at each event, it would take long where much is under way; copied, as another thread may add to it
+        under_way = [*self._under_way.values()]
+        # the last one to begin, among those of the highest rank
+        doing = max(under_way, key=lambda one: (one.rank, one.began), default=self._idle)
         if (left := doing.put_off - time.monotonic()) > 0:
             return f"asked again in {clock(left + 1)}: {doing.why}"
         seconds = clock(time.monotonic() - doing.began)
@@ -115,11 +120,3 @@ class Activity:
 
     def _begin(self, key: int | str, words: str, rank: int, limit: float | None = None) -> None:
         self._under_way[key] = _Doing(words, rank, time.monotonic(), limit)
-
-    def _choose(self) -> None:
-        # the last one to begin, among those of the highest rank
-        doing = max(self._under_way.values(), key=lambda one: (one.rank, one.began), default=None)
-        if doing is not None:
-            self._current = doing
-        elif self._current.rank:
-            self._current = _Doing("working", 0, time.monotonic())

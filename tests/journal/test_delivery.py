@@ -161,6 +161,8 @@ def test_a_file_whose_content_was_not_kept_is_told_when_it_cannot_be_delivered(t
     )
     with ScriptedServer.in_thread(story.reply) as server:
         assert start(tmp_path, server, story, 0)[0] == 0
+        (workspace,) = (tmp_path / ".codeact-team" / "runs" / "workspaces").iterdir()
+        (workspace / "key.txt").unlink()
         code, _, stderr = resume(tmp_path, server, 0, "after", *WANTED)
     assert code == 2
     assert "key.txt is not copied: it was removed since, or its content was not kept" in stderr
