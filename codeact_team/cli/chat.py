@@ -84,7 +84,7 @@ def chat_command(
     if hint.is_parked and not as_json and (next_step := hint.text(runner.document)) is not None:
         screen.notice("note", next_step, again=True)
     elif with_a_person and ended_in is not None:
-        screen.notice("note", f"to go on: {hint.resume(ended_in)}")
+        screen.notice("note", f"to go on: {hint.resume(str(ended_in.path))}")
     return code
 
 
@@ -92,7 +92,8 @@ def reopened(
     resume: Callable[[RunDirectory], tuple[TeamRun, str | None]], patient: PatientCalls, chat: TeamChat
 ) -> TeamChat:
     """A chat that has ended, resumed with the same patience for its models."""
-    again = chat_of(resume(chat.directory))
+    assert chat.ended_in is not None, "only a chat that is kept can be undone"
+    again = chat_of(resume(chat.ended_in))
     patient.attach(again)
     return again
 

@@ -23,8 +23,8 @@ from codeact_team.cli.prompts import (
 )
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
-from codeact_team.config.components import is_component
-from codeact_team.config.document import Document, read_document, walk
+from codeact_team.config.components import providers_in
+from codeact_team.config.document import Document, read_document
 from codeact_team.core import atomic_files as whole_files
 from codeact_team.core.atomic_files import Directory, NewFile
 from codeact_team.core.effects import Event
@@ -252,10 +252,8 @@ async def stoppable(runner: TeamRun, work: Coroutine[Any, Any, RunResult]) -> Ru
 def _asks_by_input(config: str) -> bool:
     """Whether an agent of a config reads the answers of a person from standard input."""
     with suppress(CodeActTeamError):
-        values = (value for _, value in walk(read_document(config).data))
-        return any(
-            is_component(value) and str(value["provider"]).endswith(".UserProxyAgent") for value in values
-        )
+        providers = providers_in(read_document(config).data)
+        return any(provider.endswith(".UserProxyAgent") for provider in providers)
     # the run reports the error
     return False
 

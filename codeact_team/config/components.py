@@ -28,6 +28,11 @@ class PlacedComponent:
     config: dict[str, Any]
 
 
+def providers_in(data: Any) -> Iterator[str]:
+    """The providers of the components in plain data, as they are written."""
+    return (str(value["provider"]) for _, value in walk(data) if is_component(value))
+
+
 def is_component(value: Any) -> bool:
     """Whether AutoGen would load a value as a component: a mapping with a provider and a config."""
     match value:

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from autogen_agentchat.base import Team
 from autogen_core import CancellationToken
@@ -59,7 +58,7 @@ class TeamChat(TeamRun):
         last: The result of the last task.
     """
 
-    ended_in: str | None = None
+    ended_in: RunDirectory | None = None
     last: RunResult | None = None
     _seconds: float = 0.0
     """How long the team has worked."""
@@ -83,16 +82,17 @@ class TeamChat(TeamRun):
                 await self._end(of_all)
 
     async def _end(self, of_all: Costs) -> None:
-        recorder, self.ended_in = self.recording.recorder, self.recording.place
+        recorder = self.recording.recorder
         if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
             used = {"usage": of_all.usage, "steps": of_all.steps, "cost": of_all.cost}
             # for those who list runs: the person has seen the result of each task
             recorder(replace(last, seconds=self._seconds, **used))
         await self.recording.end()
-        if recorder is not None and not self._inputs:
+        if recorder is not None and self._inputs:
+            self.ended_in = recorder.directory
+        elif recorder is not None:
             KeptRun.read(recorder.directory).remove()
-            self.ended_in = None
 
     async def started(self) -> None:
         """Wait until everything that the open team needs has started, or raise why it cannot."""
@@ -121,12 +121,6 @@ class TeamChat(TeamRun):
             SettingError: If they cannot be copied there.
         """
         return await self.files.save_all(self.executors, out)
-
-    @property
-    def directory(self) -> RunDirectory:
-        """Where the chat that has ended is kept."""
-        assert self.ended_in is not None, "it is kept"
-        return RunDirectory(Path(self.ended_in))
 
     @property
     def can_undo(self) -> bool:

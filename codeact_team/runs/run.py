@@ -22,8 +22,8 @@ from autogen_core.models import ChatCompletionClient
 from codeact_team.agents.base import RememberingAgent
 from codeact_team.agents.ledger import within_budgets
 from codeact_team.agents.messages import describe_sandbox
-from codeact_team.config.components import is_component
-from codeact_team.config.document import ConfigSource, Document, walk
+from codeact_team.config.components import providers_in
+from codeact_team.config.document import ConfigSource, Document
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.open import executors_of, make_ready, make_runnable, span_settings, what_is_open
 from codeact_team.config.overrides import ForEvery
@@ -72,7 +72,7 @@ def given_task(config: Document, task: str | None) -> str:
     Raises:
         SettingError: If there is no task.
     """
-    providers = (value["provider"] for _, value in walk(config.data) if is_component(value))
+    providers = providers_in(config.data)
     if task is None and any(provider.endswith(".ReplayChatCompletionClient") for provider in providers):
         task = str(config.data.get("description") or "")
     if task is None or not task.strip():
