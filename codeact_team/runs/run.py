@@ -95,7 +95,8 @@ class TeamRun:
             recording; ``None`` to record nothing.
         record_mib: The most MiB of a run that are recorded; ``None`` for any number.
         sync: Whether the record survives a power cut.
-        keeps_workspace: Whether a workspace stays that no ``work_dir`` names, as long as the record of the run does.
+        keeps_workspace: Whether a workspace stays that no ``work_dir`` names, as long as the record of the run does; one that
+            is named is refused while another such run works in it.
         of_program: Whether a program gives the team its tasks: the result counts all of them, and the program's dispatcher
             receives the events as well.
 
@@ -130,6 +131,7 @@ class TeamRun:
         record.fail, record.stop = self._fail, partial(self.stop, Signals.SIGINT)
         self.recording = record
         self.files = RunFiles(out, record)
+        self._keeps_workspace = keeps_workspace
         self._workspace = record.workspace if keeps_workspace else None
         self.summary = Summary(in_all=of_program)
         self._outer = current_dispatcher() if of_program else None
@@ -226,8 +228,9 @@ class TeamRun:
     async def opened(self, config: CheckedConfig) -> AsyncGenerator[None]:
         """Within it, the team is open."""
         async with AsyncExitStack() as stack:
-            if self._workspace is not None:
-                stack.enter_context(claimed(config.document, self._workspace.name))
+            if self._keeps_workspace:
+                name = None if self._workspace is None else self._workspace.name
+                stack.enter_context(claimed(config.document, name))
             self._scope = await stack.enter_async_context(Scope())
             telemetry.trace(self._outer or self.dispatcher, *span_settings(config, self._source))
             self.document = config.document

@@ -23,12 +23,12 @@ _MOST = 4096
 
 
 @contextmanager
-def claimed(document: Document, run: str) -> Generator[None]:
+def claimed(document: Document, run: str | None) -> Generator[None]:
     """Within it, no other run of this user works in a ``work_dir`` of a config. Blocks.
 
     Args:
         document: The config.
-        run: The name of the run, for the other one.
+        run: The name of the run, for the other one; ``None`` if it is not recorded.
 
     Raises:
         SettingError: If another run works in one.
@@ -47,7 +47,7 @@ def claimed(document: Document, run: str) -> Generator[None]:
 
 
 @contextmanager
-def _claimed(real: str, work_dir: str, setting: str, run: str) -> Generator[None]:
+def _claimed(real: str, work_dir: str, setting: str, run: str | None) -> Generator[None]:
     name = sha256(os.fsencode(real)).hexdigest()[:32]
     with ExitStack() as stack:
         try:
@@ -66,8 +66,9 @@ def _claimed(real: str, work_dir: str, setting: str, run: str) -> Generator[None
                 f"the work_dir {work_dir} is in use by {other or 'another run'}, and two runs would mix their files: wait for "
                 f"its end, or give this run a directory of its own by -s {setting}=null"
             )
+        named = "a run that is not recorded" if run is None else f"the run {run}"
         os.ftruncate(file, 0)
-        os.pwrite(file, os.fsencode(f"the run {run} (process {os.getpid()})"), 0)
+        os.pwrite(file, os.fsencode(f"{named} (process {os.getpid()})"), 0)
         yield
 
 

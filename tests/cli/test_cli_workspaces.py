@@ -85,10 +85,12 @@ def test_a_work_dir_that_another_run_uses_is_refused_with_the_way_out(tmp_path: 
     ):
         wait_for_request(server)
         refused = run(server, tmp_path, override=IN_CODING)
+        unrecorded = run(server, tmp_path, "--no-record", override=IN_CODING)
         own = run(server, tmp_path)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(50)
-    assert refused.returncode == 2
+    assert (refused.returncode, unrecorded.returncode) == (2, 2)
+    assert "the work_dir coding is in use by the run 2" in unrecorded.stderr
     assert "the work_dir coding is in use by the run 2" in refused.stderr
     assert f"(process {process.pid})" in refused.stderr
     assert "-s config.code_executor.config.work_dir=null" in refused.stderr
