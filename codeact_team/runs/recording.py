@@ -189,7 +189,7 @@ class Recording:
         _refuse_what_code_reaches(directory.path.parent if self._is_new else directory.path, executors)
         credentials = credentials_of(config.document, os.environ)
         if directory.is_begun:
-            recorder = self._resume(directory, config, credentials, task, executors, numbers)
+            recorder = self._resume(directory, config, credentials, executors, numbers)
         else:
             about = About(
                 id=directory.path.name,
@@ -217,7 +217,6 @@ class Recording:
         directory: RunDirectory,
         config: CheckedConfig,
         credentials: Mapping[str, str],
-        task: str | None,
         executors: Sequence[StreamingCodeExecutor],
         numbers: Numbers,
     ) -> Recorder:
@@ -236,8 +235,8 @@ class Recording:
             recorder.close()
             raise
         self.recorder, self._resumption, self.copies = recorder, resumption, history.copies
-        if task is None:
-            recorded = RecordedRun(directory)
+        recorded = RecordedRun(directory)
+        if recorded.about.is_of_program:
             self._first_task, self._last_result = recorded.task, recorded.result()
             if recorder.redactor.restore(directory.config()) != config.written:
                 logger.warning(
