@@ -7,7 +7,7 @@ from pathlib import Path
 
 import openpyxl
 from support.openai_server import ScriptedServer, Text
-from terminal import on_a_terminal
+from support.terminal import on_a_terminal
 from test_cli_chat import ask, codeact, leave
 
 LOOK = """```python

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command_line import ACCEPT, CODE, CONFINED, NO_HTTP_RETRIES, REJECT, codeact_team, run_team
+from support.command_line import ACCEPT, CODE, CONFINED, NO_HTTP_RETRIES, REJECT, codeact_team, run_team
 from support.openai_server import Json, ScriptedServer, Text
 
 ANSWER = {**ACCEPT, "answer": "It is 42: \ud83d\ude00."}

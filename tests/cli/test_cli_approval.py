@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import environment
+from support.command_line import environment
 from support.cost import SHORT
 from support.fork_server import start
-from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
+from support.terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
 DRIVER = [sys.executable, str(Path(__file__).with_name("approval_driver.py"))]
 ASK = {"tool": "*", "decision": "ask"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import (
+from support.command_line import (
     COMMAND,
     codeact_team,
     environment,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers, results
-from command_line import codeact_team, environment, lines
+from support.command_line import codeact_team, environment, lines
 from support.fork_server import start
 from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
-from terminal import on_a_terminal
+from support.terminal import on_a_terminal
 
 
 def prepare(folder: Path, base_url: str, tasks: list[dict[str, Any]], **settings: Any) -> list[str]:

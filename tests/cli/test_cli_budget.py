@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from command_line import ACCEPT, CODE, REJECT, codeact_team, lines, run_team
+from support.command_line import ACCEPT, CODE, REJECT, codeact_team, lines, run_team
 from support.openai_server import Json, ScriptedServer, Text
 
 IN_PLACE_OF_MAX_MESSAGES = "config.termination_condition.config.conditions.1"

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import (
+from support.command_line import (
     ACCEPT,
     CODE,
     COMMAND,
@@ -26,7 +26,7 @@ from command_line import (
 )
 from support.fork_server import start
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
-from terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, PASTE, UP, Terminal, on_a_terminal
+from support.terminal import CTRL_C, CTRL_D, ENTER, ESCAPE, PASTE, UP, Terminal, on_a_terminal
 from test_cli_interrupts import SLEEPS, containers_of, sleepers, sleeps, wait_for_output, wait_for_request
 
 TEAM = ["chat", "local-model", *set_all([CONFINED, NO_HTTP_RETRIES])]

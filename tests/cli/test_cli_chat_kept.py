@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, codeact_team, environment, lines
+from support.command_line import COMMAND, codeact_team, environment, lines
 from support.fork_server import Forked, start
 from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
-from terminal import CTRL_C, Terminal, on_a_terminal
+from support.terminal import CTRL_C, Terminal, on_a_terminal
 from test_cli_chat import ask, asked, codeact, leave
 from test_cli_interrupts import SLEEPS
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from command_line import ACCEPT, NO_PACKAGES, REJECT, RETRY, codeact_team, lines, messages
+from support.command_line import ACCEPT, NO_PACKAGES, REJECT, RETRY, codeact_team, lines, messages
 from support.openai_server import Json, ScriptedServer, Text
 
 from codeact_team.sandbox.docker.container import LABEL

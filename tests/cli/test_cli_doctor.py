@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from command_line import CONFINED, codeact_team, in_this_process, lines
+from support.command_line import CONFINED, codeact_team, in_this_process, lines
 from support.executing import wait_until
 from support.openai_server import ScriptedServer
 from test_cli_interrupts import end, running, sleepers, sleeps

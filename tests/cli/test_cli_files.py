@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import in_this_process, lines
 from jsonschema import Draft202012Validator
+from support.command_line import in_this_process, lines
 
 from codeact_team.config.document import read_document
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, talker
+from support.command_line import codeact_team, talker
 from support.openai_server import HttpError, ScriptedServer, Text
-from terminal import on_a_terminal
+from support.terminal import on_a_terminal
 
 KEY = "a-key-of-this-machine-0123456789"
 

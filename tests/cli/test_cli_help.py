@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, environment
+from support.command_line import codeact_team, environment
 from support.fork_server import start
 
 HEAVY = (

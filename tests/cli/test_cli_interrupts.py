@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from command_line import (
+from support.command_line import (
     COMMAND,
     CONFINED,
     NO_PACKAGES,
@@ -27,8 +27,8 @@ from command_line import (
 )
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer, Slow, Text
+from support.terminal import on_a_terminal
 from support.waiting import until
-from terminal import on_a_terminal
 
 from codeact_team.sandbox.docker.container import LABEL
 from codeact_team.sandbox.docker.engine import connect, engine_url

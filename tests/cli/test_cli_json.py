@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import COMMAND, codeact_team, environment, lines, messages
+from support.command_line import COMMAND, codeact_team, environment, lines, messages
 from support.fork_server import start
 from support.openai_server import AnyReply, Garbage, HttpError, ScriptedServer, Text
 

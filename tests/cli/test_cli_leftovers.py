@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from command_line import CONFINED, codeact_team
+from support.command_line import CONFINED, codeact_team
 from support.executing import wait_until
 from support.fork_server import start
 from support.forwarding import engine_that_can_hang

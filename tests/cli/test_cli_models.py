@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import ACCEPT, CODE, FAILS, RETRY, codeact_team, lines, talker
+from support.command_line import ACCEPT, CODE, FAILS, RETRY, codeact_team, lines, talker
 from support.openai_server import Json, ScriptedServer, Text
 
 SANDBOX = "config.participants.executor.config.code_executor.config"

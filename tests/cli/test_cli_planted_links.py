@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, in_this_process, talker
+from support.command_line import codeact_team, in_this_process, talker
 
 TASK = '{"id": "a", "text": "A task"}\n'
 

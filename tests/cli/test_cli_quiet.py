@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from command_line import (
+from support.command_line import (
     ACCEPT,
     CODE,
     CONFINED,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, lines
+from support.command_line import codeact_team, lines
 from support.openai_server import HttpError, ScriptedServer, Text
-from terminal import on_a_terminal
+from support.terminal import on_a_terminal
 
 ALONE = "config.code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
 TOO_MANY = HttpError(429, "slow down", headers={"retry-after-ms": "30"})

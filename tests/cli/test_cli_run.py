@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import (
+from support.command_line import (
     ACCEPT,
     CODE,
     COMMAND,

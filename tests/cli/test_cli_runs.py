@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from command_line import in_this_process, lines
+from support.command_line import in_this_process, lines
 from support.recorded import recorder, result
 from support.thoughts import thought
 

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, codeact_team, environment, in_this_process, lines
+from support.command_line import COMMAND, codeact_team, environment, in_this_process, lines
 from support.fork_server import start
 from support.openai_server import ScriptedServer, Text
 from support.recorded import recorder, result

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from command_line import ACCEPT, CONFINED, codeact_team, local_model, talker
+from support.command_line import ACCEPT, CONFINED, codeact_team, local_model, talker
 from support.openai_server import Json, ScriptedServer, Slow, Text
-from terminal import on_a_terminal
+from support.terminal import on_a_terminal
 
 HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x1b[31;5m\x9b1A[red]markup[/red]"
 SHOWN = "␛]0;pwned␇␛[2J␛[31;5m\ufffd1A[red]markup[/red]"

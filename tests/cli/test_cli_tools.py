@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.fork_server import forked_by_command
 from support.openai_server import ScriptedServer, Text
-from terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
+from support.terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
 SERVER = Path(__file__).parents[2] / "examples" / "mcp_server.py"
 CONFIG = """\

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from command_line import COMMAND, codeact_team, environment, lines, local_model, talker
+from support.command_line import COMMAND, codeact_team, environment, lines, local_model, talker
 from support.fork_server import start
 from support.openai_server import ScriptedServer, Slow, Text
 from support.otlp_receiver import Received, Receiver, receiving

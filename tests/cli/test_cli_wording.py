@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import in_this_process
+from support.command_line import in_this_process
 from support.openai_server import HttpError, ScriptedServer
 
 from codeact_team.cli.notices import print_notices

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from command_line import codeact_team, lines
+from support.command_line import codeact_team, lines
 from support.openai_server import ScriptedServer, Text
 from support.wheels import make_wheel, use_index
 

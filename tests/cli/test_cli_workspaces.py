@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from command_line import COMMAND, codeact_team, environment, lines, set_all
+from support.command_line import COMMAND, codeact_team, environment, lines, set_all
 from support.fork_server import start
 from support.openai_server import ScriptedServer, Slow, Text
 from test_cli_interrupts import wait_for_request

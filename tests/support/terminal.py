@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from command_line import COMMAND, environment
+from support.command_line import COMMAND, environment
 from support.fork_server import Forked, start
 
 CTRL_C, CTRL_D, ENTER, ESCAPE, UP = "\x03", "\x04", "\r", "\x1b", "\x1b[A"

@@ -1,0 +1,48 @@
+"""Runs the Python blocks of a page, one after the other, on one event loop: each is a line of JSON on standard input."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import io
+import json
+import linecache
+import sys
+import traceback
+from contextlib import redirect_stdout
+from types import CodeType
+
+
+def main() -> None:
+    # its classes and functions find their source and their annotations here
+    namespace = sys.modules["__main__"].__dict__
+    replies = sys.stdout
+    with asyncio.Runner() as runner:
+        for line in sys.stdin:
+            block = json.loads(line)
+            printed, error = io.StringIO(), None
+            name = f"{block['page']}:{block['line']}"
+            linecache.cache[name] = (len(block["text"]), None, block["text"].splitlines(keepends=True), name)
+            try:
+                code = compile(block["text"], name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                with redirect_stdout(printed):
+                    run(runner, code, namespace)
+            except BaseException:
+                error = traceback.format_exc()
+            print(json.dumps({"printed": printed.getvalue(), "error": error}), file=replies, flush=True)
+
+
+def run(runner: asyncio.Runner, code: CodeType, namespace: dict[str, object]) -> None:
+    if code.co_flags & inspect.CO_COROUTINE:
+
+        async def wait() -> None:
+            await eval(code, namespace)
+
+        runner.run(wait())
+    else:
+        exec(code, namespace)
+
+
+if __name__ == "__main__":
+    main()
