@@ -18,10 +18,17 @@ Code that fails, a program that is killed and a model that answers nonsense are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class CodeActTeamError(Exception):
-    """Base of all errors of this package; its text says what is wrong and what to do."""
+    """Base of all errors of this package; its text says what is wrong and what to do.
+
+    Attributes:
+        guide: The guide that tells more, as ``codeact-team help`` takes it, if there is one.
+    """
+
+    guide: ClassVar[str | None] = None
 
 
 class SettingError(CodeActTeamError, ValueError):
@@ -60,9 +67,13 @@ class ConfigError(CodeActTeamError):
 class NotAllowedError(ConfigError):
     """A component or a dotted path that may not be loaded unless asked for."""
 
+    guide = "security"
+
 
 class BudgetError(CodeActTeamError):
     """A team has used up what it may spend, and its work was broken off before it spent more."""
+
+    guide = "budgets"
 
 
 class ModelError(CodeActTeamError, RuntimeError):
@@ -72,9 +83,13 @@ class ModelError(CodeActTeamError, RuntimeError):
 class WorkbenchError(CodeActTeamError, RuntimeError):
     """Tools cannot be had: a server does not start, has died, or offers what cannot be used."""
 
+    guide = "tools"
+
 
 class JournalError(CodeActTeamError, RuntimeError):
     """The journal of a run cannot be written or read, or is damaged."""
+
+    guide = "runs"
 
 
 class RecordedError(CodeActTeamError, RuntimeError):
@@ -99,6 +114,8 @@ class SandboxError(CodeActTeamError, RuntimeError):
 class EngineError(SandboxError):
     """The container engine cannot be reached, lacks the image, or refuses the container."""
 
+    guide = "platforms"
+
 
 class SandboxLostError(SandboxError):
     """A sandbox ended, or was out of reach, before any code ran in it: another one may do."""
@@ -107,6 +124,10 @@ class SandboxLostError(SandboxError):
 class ForkError(SandboxError):
     """A session cannot be copied as it is now: its code holds something open that a copy could not have."""
 
+    guide = "sessions"
+
 
 class ConfinementError(SandboxError):
     """The kernel, or this machine, cannot enforce the confinement that is required."""
+
+    guide = "platforms"

@@ -35,6 +35,7 @@ _COMMANDS = (
     kept.runs,
     kept.show,
     kept.export,
+    machine.help_,
 )
 """In the order of the help."""
 
@@ -77,7 +78,7 @@ app = typer.Typer(
 )
 
 for _command in _COMMANDS:
-    app.command(cls=_Command)(_command)
+    app.command(_command.__name__.rstrip("_"), cls=_Command)(_command)
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +20,30 @@ from codeact_team.cli.options import (
     policy_of,
     reported,
     template_names,
+    topic_names,
 )
+from codeact_team.core.shipped import shipped_guides
+
+
+def help_(
+    context: typer.Context,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="TOPIC", help="A guide, or a command.", autocompletion=topic_names),
+    ] = None,
+) -> None:
+    """Show a guide, such as `codeact-team help data`; without TOPIC, list them."""
+    parent: Any = context.parent
+    commands: Mapping[str, Any] = parent.command.commands
+    if topic is not None and topic in commands and topic not in shipped_guides():
+        commands[topic].main(["--help"], prog_name=f"codeact-team {topic}")
+    with reported() as screen:
+        from codeact_team.cli.guides import list_guides, show_guide
+
+        if topic is None:
+            list_guides(screen)
+        else:
+            show_guide(screen, topic, commands)
 
 
 def validate(

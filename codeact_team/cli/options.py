@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from codeact_team.core.shipped import shipped_configs
+from codeact_team.core.shipped import shipped_configs, shipped_guides
 
 if TYPE_CHECKING:
     from codeact_team.cli.run import ResumeHint
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 def template_names(incomplete: str) -> list[str]:
     """The shipped configs whose names begin so."""
     return [name for name in shipped_configs() if name.startswith(incomplete)]
+
+
+def topic_names(incomplete: str) -> list[str]:
+    """The guides whose names begin so."""
+    return [name for name in shipped_guides() if name.startswith(incomplete)]
 
 
 def config_names(incomplete: str) -> list[str]:

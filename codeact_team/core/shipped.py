@@ -1,15 +1,24 @@
-"""The configs that come with this package."""
+"""The configs and the guides that come with this package."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
 def shipped_configs() -> dict[str, Path]:
     """The configs that come with this package, by their bare names."""
+    return {file.stem: file for file in _shipped("configs", "*.yaml")}
+
+
+def shipped_guides() -> dict[str, Path]:
+    """The guides that come with this package, Markdown, by their bare names; the tutorial first."""
+    return {file.stem: file for file in (*_shipped("docs", "tutorial.md"), *_shipped("docs/guides", "*.md"))}
+
+
+def _shipped(folder: str, pattern: str) -> Sequence[Path]:
     package = Path(__file__).parent.parent
     # in a wheel they are inside the package, in a checkout beside it
-    folder = next(
-        (each for each in (package / "_configs", package.parent / "configs") if each.is_dir()), None
-    )
-    return {} if folder is None else {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    places = (package / f"_{folder}", package.parent / folder)
+    found = next((each for each in places if each.is_dir()), None)
+    return () if found is None else sorted(found.glob(pattern))

@@ -52,7 +52,7 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
     """An error and its remedy for a person, without a traceback, and without the secrets of ``environ``."""
     status = _status(error)
     if isinstance(error, CodeActTeamError):
-        text = str(error)
+        text = f"{error}; more: codeact-team help {error.guide}" if error.guide else str(error)
     elif status is not None:
         text = _refusal(status, error)
     elif _is_named(error, "APITimeoutError"):

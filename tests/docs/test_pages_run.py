@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from pages import PAGES, blocks_of
 from running import PageRun, environment_of, replies_of
 from support.openai_server import ScriptedServer
 
-NEEDS_DOCKER = {"README"}
+_NEEDS_DOCKER = re.compile(
+    r"Docker\w+Executor\(|codeact-team \w+ (team|codeact|tools|executor|local-model)\b"
+)
 
 
 def _parameter(name: str) -> object:
-    return pytest.param(name, marks=[pytest.mark.docker] if name in NEEDS_DOCKER else [])
+    needs_docker = any(_NEEDS_DOCKER.search(block.text) for block in blocks_of(PAGES[name]))
+    return pytest.param(name, marks=[pytest.mark.docker] if needs_docker else [])
 
 
 @pytest.mark.parametrize("name", [_parameter(name) for name, page in PAGES.items() if blocks_of(page)])

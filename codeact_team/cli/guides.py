@@ -1,0 +1,48 @@
+"""The command ``help``: the guides in a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from codeact_team.cli.rendering import RenderedProse
+from codeact_team.cli.screen import Screen
+from codeact_team.core.providers import did_you_mean
+from codeact_team.core.shipped import shipped_guides
+from codeact_team.errors import SettingError
+
+_LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<path>[\w./-]*?)(?P<name>[\w-]+)\.md(?:#[\w-]+)?\)")
+
+
+def list_guides(screen: Screen) -> None:
+    """Print what there is to read."""
+    guides = shipped_guides()
+    width = max(map(len, guides), default=0)
+    for name, path in guides.items():
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        screen.text(f"{name:{width}}  {title}")
+    screen.text("\ncodeact-team help TOPIC shows one; codeact-team help COMMAND the options of a command")
+
+
+def show_guide(screen: Screen, topic: str, commands: Collection[str]) -> None:
+    """Print a guide: rendered on a terminal, else as it is written."""
+    guides = shipped_guides()
+    if topic not in guides:
+        known = [*guides, *commands]
+        raise SettingError(
+            f"there is no guide {topic!r}{did_you_mean(topic, known) or '; codeact-team help lists them'}"
+        )
+    text = _LINK.sub(_named, guides[topic].read_text(encoding="utf-8"))
+    if screen.renders:
+        prose = RenderedProse(screen.width)
+        screen.rendered([*prose.add(text), *prose.end()])
+    else:
+        screen.text(text, end="")
+    if topic in commands:
+        screen.text(f"\nIts options: codeact-team {topic} --help")
+
+
+def _named(link: re.Match[str]) -> str:
+    """A link to another page as a person follows it in a terminal."""
+    is_guide = link["name"] in shipped_guides()
+    return f"{link['text']} (`codeact-team help {link['name']}`)" if is_guide else link["text"]

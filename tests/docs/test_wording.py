@@ -1,0 +1,98 @@
+"""The pages are in plain English, and name only what there is."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from pages import PAGES, ROOT, blocks_of
+
+LONGEST_SENTENCE = 30
+"""Words; a piece of code is one."""
+
+_END = re.compile(r"(?<=[.!?])[)”\"]?\s+(?=[A-Z`“(])")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
+_NAME = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
+_COMMAND = re.compile(r"codeact-team (?P<name>[a-z]\w+)")
+_TEXTS = {**PAGES, **{name: ROOT / f"{name}.md" for name in ("CONTRIBUTING", "SECURITY")}}
+
+pages = pytest.mark.parametrize("page", _TEXTS.values(), ids=_TEXTS)
+
+
+def _inlines(page: Path) -> Iterator[tuple[int, Token]]:
+    for token in MarkdownIt().enable("table").parse(page.read_text()):
+        if token.type == "inline":
+            yield (token.map or [0])[0] + 1, token
+
+
+def _prose(token: Token) -> str:
+    words = {"code_inline": "CODE", "softbreak": " ", "hardbreak": " ", "image": ""}
+    return "".join(words.get(child.type, child.content) for child in token.children or ())
+
+
+@pages
+def test_no_sentence_is_longer_than_one_reads_at_once(page: Path) -> None:
+    long = [
+        f"{page}:{line}: {len(sentence.split())} words: {sentence}"
+        for line, token in _inlines(page)
+        for sentence in _END.split(_prose(token))
+        if len(sentence.split()) > LONGEST_SENTENCE
+    ]
+    assert not long, "\n".join(long)
+
+
+@functools.cache
+def _help() -> str:
+    from reference_pages import commands
+
+    return commands()
+
+
+def _code(page: Path) -> Iterator[str]:
+    for _, token in _inlines(page):
+        yield from (child.content for child in token.children or () if child.type == "code_inline")
+    for block in blocks_of(page):
+        if block.language == "console":
+            yield from (line[2:] for line in block.text.splitlines() if line.startswith("$ codeact-team"))
+
+
+@pages
+def test_every_option_and_command_is_one_of_ours(page: Path) -> None:
+    for code in _code(page):
+        if code.startswith(("-", "codeact-team")):
+            for option in _OPTION.findall(code):
+                assert re.search(rf"{option}(?![\w-])", _help()), f"{page}: {option} in {code!r}"
+        if (command := _COMMAND.match(code)) is not None:
+            assert f"## `codeact-team {command['name']}`" in _help(), f"{page}: {code!r}"
+
+
+@functools.cache
+def _vocabulary() -> frozenset[str]:
+    sources = [
+        *(ROOT / "codeact_team").rglob("*.py"),
+        *(ROOT / "configs").glob("*.yaml"),
+        ROOT / "pyproject.toml",
+    ]
+    return frozenset(word for source in sources for word in re.findall(r"\w+", source.read_text()))
+
+
+@pages
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    shown = {word for block in blocks_of(page) for word in re.findall(r"\w+", block.text)}
+    for code in _code(page):
+        if _NAME.fullmatch(code):
+            assert code in _vocabulary() | shown, f"{page}: {code}"
+
+
+@pages
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for line, token in _inlines(page):
+        for child in token.children or ():
+            target = str(child.attrGet("href") or child.attrGet("src") or "")
+            if target and not re.match(r"[a-z]+:|#", target):
+                assert (page.parent / target.partition("#")[0]).exists(), f"{page}:{line}: {target}"
