@@ -112,7 +112,15 @@ class Slow:
     then: AnyReply
 
 
-AnyReply = Text | Json | Refusal | Truncated | Filtered | ToolCalls | HttpError | Cut | Garbage | Slow
+@dataclass(frozen=True)
+class Asked:
+    """Another reply, to the next request that has ``words`` in a message; requests without them get those that follow."""
+
+    words: str
+    then: AnyReply
+
+
+AnyReply = Text | Json | Refusal | Truncated | Filtered | ToolCalls | HttpError | Cut | Garbage | Slow | Asked
 
 
 class ScriptedServer:
@@ -232,19 +240,27 @@ class ScriptedServer:
             f"{self.unscripted} requests more than scripted; last: {self.requests[-1]}"
         )
 
+    def _place_of_reply(self, body: Body) -> int | None:
+        said = "\n".join(str(message.get("content")) for message in body["messages"])
+        for place, reply in enumerate(self._replies):
+            if not isinstance(reply, Asked) or reply.words in said:
+                return place
+        return None
+
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body: Body = await request.json()
         self.requests.append(body)
         if self._reply is not None:
             reply = self._reply(body)
-        elif self._replies:
-            reply = self._replies.pop(0)
+        elif (place := self._place_of_reply(body)) is not None:
+            reply = self._replies.pop(place)
         else:
             self.unscripted += 1
             reply = HttpError(500, f"no reply is scripted for request {len(self.requests)}")
         try:
-            while isinstance(reply, Slow):
-                await asyncio.sleep(reply.seconds)
+            while isinstance(reply, Slow | Asked):
+                if isinstance(reply, Slow):
+                    await asyncio.sleep(reply.seconds)
                 reply = reply.then
             return await _respond(request, body, reply)
         except asyncio.CancelledError:
@@ -264,8 +280,8 @@ async def _respond(request: web.Request, body: Body, reply: AnyReply) -> web.Str
             return web.Response(body=reply.body, content_type=reply.content_type)
         case Cut():
             return await _cut(request, body, reply)
-        case Slow():
-            raise AssertionError("a slow reply is unwrapped before")
+        case Slow() | Asked():
+            raise AssertionError("what it wraps is taken out before")
         case _:
             if body.get("stream"):
                 return await _stream(request, body, reply)

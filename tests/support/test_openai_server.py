@@ -7,6 +7,7 @@ from autogen_core.models import CreateResult, LLMMessage, UserMessage
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import InternalServerError
 from support.openai_server import (
+    Asked,
     ScriptedServer,
     Text,
 )
@@ -31,6 +32,13 @@ async def test_a_request_beyond_the_script_fails_the_test():
 
     with pytest.raises(AssertionError, match="1 requests more than scripted"):
         await use()
+
+
+async def test_a_reply_waits_for_the_request_that_has_its_words():
+    async with ScriptedServer([Asked("Good-bye", Text("So long.")), Text("Hello.")]) as server:
+        client = server.client()
+        assert (await client.create(QUESTION)).content == "Hello."
+        assert (await client.create([UserMessage(content="Good-bye!", source="user")])).content == "So long."
 
 
 async def test_it_serves_from_a_thread():
