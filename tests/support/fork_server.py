@@ -362,6 +362,8 @@ def start(
         for name, stream in zip(_STREAMS, (stdin, stdout, stderr), strict=True):
             if stream == subprocess.DEVNULL:
                 stream = given(os.open(os.devnull, os.O_RDWR))
+            elif stream == subprocess.STDOUT:
+                stream = descriptors[_STREAMS.index("stdout")]
             elif stream == subprocess.PIPE:
                 reading, writing = os.pipe()
                 stream = given(reading if name == "stdin" else writing)
