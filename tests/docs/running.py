@@ -92,6 +92,7 @@ class PageRun:
         if self._python is not None:
             cast("IO[bytes]", self._python.stdin).close()
             self._python.wait(30)
+            cast("IO[bytes]", self._python.stdout).close()
 
     def run(self, page: Path) -> None:
         """Run all its blocks."""
