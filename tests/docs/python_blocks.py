@@ -10,7 +10,7 @@ import json
 import linecache
 import sys
 import traceback
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from types import CodeType
 
 
@@ -21,15 +21,15 @@ def main() -> None:
     with asyncio.Runner() as runner:
         for line in sys.stdin:
             block = json.loads(line)
-            printed, error = io.StringIO(), None
+            printed, warned, error = io.StringIO(), io.StringIO(), None
             name = f"{block['page']}:{block['line']}"
             linecache.cache[name] = (len(block["text"]), None, block["text"].splitlines(keepends=True), name)
             try:
                 code = compile(block["text"], name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-                with redirect_stdout(printed):
+                with redirect_stdout(printed), redirect_stderr(warned):
                     run(runner, code, namespace)
             except BaseException:
-                error = traceback.format_exc()
+                error = warned.getvalue() + traceback.format_exc()
             print(json.dumps({"printed": printed.getvalue(), "error": error}), file=replies, flush=True)
 
 
