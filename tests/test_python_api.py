@@ -37,7 +37,7 @@ from codeact_team import (
 from codeact_team.batch.settings import BatchSettings
 
 ROOT = Path(__file__).parents[1]
-GUIDES = (ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "codeact_team" / "batch").glob("*.md")))
+GUIDES = (ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 COUNTERPARTS = {
     "CodeExecutorAgent": "takes the place of AutoGen's, with its parameters",
