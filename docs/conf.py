@@ -1,8 +1,15 @@
 """How Sphinx builds these pages: ``sphinx-build -W docs build/docs``."""
 
+import re
 import sys
+from enum import Enum
 from importlib.metadata import version as version_of
 from pathlib import Path
+
+from pydantic import BaseModel
+from sphinx.util.typing import stringify_annotation
+
+from codeact_team.core.settings import field_docs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,9 +30,46 @@ html_show_copyright = False
 html_show_sphinx = False
 # every heading can be linked to
 myst_heading_anchors = 4
-autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "__new__, model_config"}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+autodoc_typehints_format = "short"
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+# as in the docstrings of settings, which are Markdown in a terminal
+default_role = "code"
 # of a console, what is typed and not what is printed
 copybutton_prompt_text = "$ "
+
+_LONG_TEXT = re.compile(r"""='((?:[^'\\]|\\.){40})(?:[^'\\]|\\.)+'|="((?:[^"\\]|\\.){40})(?:[^"\\]|\\.)+\"""")
+
+
+def _short_signature(_app, what, name, part, _options, signature, returns):
+    """Leave out the parameters of classes that are only read, and the ends of long texts."""
+    if what == "class" and (issubclass(part, Enum) or name.endswith(("Config", "Record", "Result"))):
+        return "", None
+    return signature and _LONG_TEXT.sub(lambda text: f"='{text[1] or text[2]}…'", signature), returns
+
+
+def _whole_first_line(_app, what, _name, _part, _options, lines):
+    """Keep napoleon from taking what stands before a colon for the type of an attribute."""
+    if what == "attribute":
+        lines[:0] = ["..", ""]
+
+
+def _fields(_app, what, name, part, _options, lines):
+    """List the fields of a Pydantic model, as of a dataclass. Those of a config are parameters of its component."""
+    if what == "class" and issubclass(part, BaseModel) and not name.endswith("Config"):
+        docs = field_docs(part)
+        for field, info in part.model_fields.items():
+            lines.append(f":ivar {field}: {docs.get(field) or info.description or ''}")
+            lines.append(f":vartype {field}: {stringify_annotation(info.annotation, 'smart')}")
+
+
+def setup(app):
+    """Mend what autodoc makes of docstrings."""
+    app.connect("autodoc-process-signature", _short_signature)
+    app.connect("autodoc-process-docstring", _whole_first_line, priority=1)
+    app.connect("autodoc-process-docstring", _fields)

@@ -121,11 +121,10 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
     The response's metadata holds an :class:`~codeact_team.ExecutionRecord`; its ``models_usage``
     counts all calls of the turn.
 
-    Args:
-        **settings: The fields of :class:`CodeExecutorAgentConfig`, as ``__init__`` lists them, parts as objects instead of
-            configs. ``tools`` may hold functions, too, and ``approval_func`` and ``approval_handler`` may be functions;
-            functions can only be dumped if they are given by import path. Default of ``approval_handler``: the one of
-            :func:`codeact_team.asking`; if there is none, such a question is answered by a denial.
+    The settings are those of :class:`CodeExecutorAgentConfig`, with objects in place of their configs. ``tools`` may hold
+    functions, and ``approval_func`` and ``approval_handler`` may be functions. Only functions that are given by import path
+    can be dumped. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a
+    question is answered by a denial.
 
     Raises:
         ValueError: If the settings contradict each other.

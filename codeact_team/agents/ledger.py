@@ -350,11 +350,10 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     A ``MagenticOneGroupChat`` checks its conditions only after its first turn. Outside of the command, its planning before
     that does not count.
 
-    The parts of a config do so by themselves; those of a team that is built in Python inside ``with Dispatcher():``,
-    with AutoGen's own agents wrapped by :func:`codeact_team.wrap`.
+    The effects of a team that a config loads pass the dispatcher by themselves. Build a team in Python inside
+    ``with Dispatcher():``, and wrap the parts of AutoGen's own agents by :func:`codeact_team.wrap`.
 
-    Args:
-        **settings: The fields of :class:`BudgetTerminationConfig`, as ``__init__`` lists them.
+    The settings are those of :class:`BudgetTerminationConfig`.
 
     Raises:
         SettingError: If a setting cannot work.

@@ -45,11 +45,11 @@ class Ending(StrEnum):
     CUT_OFF = "cut_off"
     """The model's replies were cut off, such as at its token limit; the answer is the best from what was there."""
     NO_SUCH_TOOL = "no_such_tool"
-    """The model called tools that it was not offered; the answer is as with the one before."""
+    """The model called tools that it was not offered; the answer is the best from what was there."""
     UNREADABLE_VERDICT = "unreadable_verdict"
     """What a model said of the work could not be read as a verdict."""
     MAX_STEPS = "max_steps"
-    """The steps were used up; the answer is as before, and so with all that follow but the last."""
+    """The steps were used up; the answer is the best from what was there, as where another limit ended the work."""
     MAX_SECONDS = "max_seconds"
     """The time was used up."""
     MAX_TOKENS = "max_tokens"
@@ -130,11 +130,15 @@ class ExecutionRecord(BaseModel):
     blocks: list[CodeRecord]
     """The blocks of the last execution."""
     exit_code: int
+    """0 for success; of the last block that ran."""
     outcome: Outcome
+    """How the last execution ended."""
     output: str
     """As in the chat: cut, and with fences made inert."""
     limit: str | None = None
+    """The limit that stopped the code, and the config field that sets it."""
     code_file: str | None = None
+    """As :attr:`ExecutionResult.code_file`."""
     attempts: int = 1
     """How often in the turn there was code to run."""
     remark: str | None = None
@@ -144,6 +148,7 @@ class ExecutionRecord(BaseModel):
     superseded: list[CodeRecord] = []
     """The blocks of the attempts before the last."""
     retry_decisions: list[RetryDecision] = []
+    """What the model decided after each error."""
     tool_calls: list[ToolCallRecord] = []
     """The calls of tools that the code of the turn made, as they ended."""
     omitted_tool_calls: int = 0

@@ -41,14 +41,13 @@ class ReflectionAgentConfig(AgentConfig):
 class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[ReflectionAgentConfig]):
     """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
 
-    The verdict is a :class:`~codeact_team.models.verdicts.Verdict` in the response's metadata. The response's text is the
+    The verdict is a :class:`~codeact_team.Verdict` in the response's metadata. The response's text is the
     answer, if there is one: ``result.messages[-1].to_text()`` of a team that ends with an accepting review. If another
     agent has given an answer since the last review, by ``final_answer`` or as a CodeAct agent, it is passed on word for
     word; otherwise the reviewer writes one. Without an answer, the text is the verdict. If the model's reply cannot be
     read, the verdict does not accept, and says why.
 
-    Args:
-        **settings: The fields of :class:`ReflectionAgentConfig`, as ``__init__`` lists them, parts as objects instead of configs.
+    The settings are those of :class:`ReflectionAgentConfig`, with objects in place of their configs.
     """
 
     component_config_schema = ReflectionAgentConfig

@@ -40,8 +40,7 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
 
     It also ends a team whose reviewer's verdict could not be read twice in a row: no agent can learn from these.
 
-    Args:
-        **settings: The fields of :class:`ReflectionTerminationConfig`, as ``__init__`` lists them.
+    The settings are those of :class:`ReflectionTerminationConfig`.
     """
 
     component_config_schema = ReflectionTerminationConfig

@@ -56,14 +56,24 @@ class JobResult:
     Attributes:
         id: The id of the task.
         epoch: The number of this run of the task, counted from 1.
-        text: What to do.
+        outcome: How the run ended.
+        text: The text of the task.
         expected: The right answer, where it is known.
         correct: Whether the answer is right, where that is known.
-
         answer: The answer, or the best so far if the work was not accepted; hostile data.
         check: The error message of a checker that rejected the answer, or failed; hostile data.
-        run: The directory of its journal, relative to that of the batch.
+        stop_reason: Why the team stopped.
+        objection: Why work that nobody has judged is not accepted, such as ``coder: max steps``.
+        error: The error that ended the run, if one did.
         is_transient: Whether its infrastructure failed, so that it may succeed later.
+        steps: The number of times that code ran.
+        messages: The number of messages of the team.
+        prompt_tokens: The tokens of all prompts.
+        completion_tokens: The tokens of all replies.
+        cost: What these tokens have cost, where the models have prices.
+        currency: The currency of the cost.
+        files: The files that the task made or changed.
+        run: The directory of its journal, relative to that of the batch.
     """
 
     id: str

@@ -45,6 +45,8 @@ class Artifact:
     """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data.
 
     Attributes:
+        mime_type: Its type, such as ``image/png``.
+        data: Its content.
         file: The file in which the code has saved it itself, by its path in the workspace, if it has.
     """
 
@@ -104,6 +106,7 @@ class BoundName:
     """A global name that a block has bound; hostile data.
 
     Attributes:
+        name: The name.
         type: The name of its value's type, such as ``ndarray``.
         size: The value's shape or length in words, such as ``(3, 4)`` or ``10 items``, if it has one.
         preview: The beginning of the value's text, if that is known without running its code.

@@ -122,7 +122,7 @@ class Policy:
         allow_unsafe: bool = False,
         environ: Mapping[str, str] | None = None,
     ) -> Policy:
-        """The default namespaces, those of the environment variable, and ``allow``."""
+        """The default namespaces, those in ``AUTOGEN_ALLOWED_PROVIDER_NAMESPACES``, and ``allow``."""
         listed = (os.environ if environ is None else environ).get(NAMESPACES_VARIABLE, "").split(",")
         # AutoGen accepts a closing dot there
         extra = {name.strip().rstrip(".") for name in (*listed, *allow)} - {""}

@@ -83,8 +83,7 @@ class ConfinedCommandLineCodeExecutor(
     No container and no daemon: Landlock and seccomp of the Linux kernel deny network, other files and other
     processes. What a block leaves running ends with the block.
 
-    Args:
-        **settings: The fields of :class:`ConfinedCommandLineCodeExecutorConfig`, as ``__init__`` lists them.
+    The settings are those of :class:`ConfinedCommandLineCodeExecutorConfig`.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -112,8 +111,7 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
     No container and no daemon: Landlock and seccomp of the Linux kernel deny network, other files and other processes.
     The interpreter is this program's own, with its packages.
 
-    Args:
-        **settings: The fields of :class:`ConfinedSessionCodeExecutorConfig`, as ``__init__`` lists them.
+    The settings are those of :class:`ConfinedSessionCodeExecutorConfig`.
 
     Raises:
         ValueError: If a setting is out of range.

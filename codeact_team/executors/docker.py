@@ -180,7 +180,7 @@ class DockerCommandLineCodeExecutorSettings(DockerCommandLineCodeExecutorConfig)
     """The same, with fields that a config cannot have."""
 
     functions: Annotated[Sequence[Function], read_as(tuple[Any, ...])] = Field(default=(), exclude=True)
-    """Functions that the code can import from ``functions_module``."""
+    """Python functions that the code can import from ``functions_module``."""
 
 
 class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerCommandLineCodeExecutorConfig]):
@@ -190,9 +190,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
     by ``start``, has no network and no privileges, and ends with this process at the latest. What a block leaves
     running ends with the block.
 
-    Args:
-        **settings: The fields of :class:`DockerCommandLineCodeExecutorConfig`, as ``__init__`` lists them, and as
-            ``functions`` Python functions that the code can import from ``functions_module``.
+    The settings are those of :class:`DockerCommandLineCodeExecutorConfig`, and ``functions``, which a config cannot have.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.
@@ -261,8 +259,7 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
     The container starts on first use, or by ``start``, has no network and no privileges, and ends with this process at
     the latest. The image needs CPython 3.10 or newer and a POSIX shell.
 
-    Args:
-        **settings: The fields of :class:`DockerSessionCodeExecutorConfig`, as ``__init__`` lists them.
+    The settings are those of :class:`DockerSessionCodeExecutorConfig`.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.

@@ -93,6 +93,7 @@ class Question:
 
     Attributes:
         source: The agent.
+        kind: ``code`` or ``tool``.
         name: The tool, as code calls it below ``tools``, or the language of the code.
         arguments: The arguments of the tool, whole.
         code: The block, whole.

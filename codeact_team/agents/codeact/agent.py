@@ -46,13 +46,12 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
 
     Variables and conversation persist from run to run, until the agent is reset.
 
-    Args:
-        **settings: The fields of :class:`CodeActAgentConfig`, as ``__init__`` lists them, parts as objects instead of
-            configs. ``functions`` may hold Python functions, too, whose source is sent to the interpreter, and ``tools``
-            functions; ``approval_func`` and ``approval_handler`` may be functions. Functions can only be dumped if they are
-            given by import path. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none,
-            such a question is answered by a denial. ``output_schema`` may be the class of a Pydantic model, whose JSON Schema
-            is dumped: ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
+    The settings are those of :class:`CodeActAgentConfig`, with objects in place of their configs. ``tools`` and
+    ``functions`` may hold Python functions; the source of ``functions`` is sent to the interpreter. ``approval_func`` and
+    ``approval_handler`` may be functions, too. Only functions that are given by import path can be dumped. Default of
+    ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a question is answered by a denial.
+    ``output_schema`` may be the class of a Pydantic model, whose JSON Schema is dumped:
+    ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
 
     Raises:
         ValueError: If the settings cannot work, or contradict each other.

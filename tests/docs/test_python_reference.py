@@ -1,0 +1,17 @@
+"""The page about the Python API has every public name."""
+
+from __future__ import annotations
+
+import re
+
+from pages import PAGES, blocks_of
+
+import codeact_team
+
+
+def test_every_public_name_has_an_entry_in_the_reference() -> None:
+    entries = "".join(
+        block.text for block in blocks_of(PAGES["reference/python"]) if block.language == "{eval-rst}"
+    )
+    named = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", entries, re.MULTILINE)
+    assert sorted(named) == codeact_team.__all__
