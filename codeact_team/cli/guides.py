@@ -15,7 +15,7 @@ _LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<path>[\w./-]*?)(?P<name>[\w-]+)\.m
 
 
 def list_guides(screen: Screen) -> None:
-    """Print what there is to read."""
+    """Print the topics, each with its title."""
     guides = shipped_guides()
     width = max(map(len, guides), default=0)
     for name, path in guides.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, said, task_of
-from cli.command_line import environment
+from support.command_line import environment
 from support.fork_server import Forked, start
 from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
 from support.processes import is_worker, processes_below

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results
-from cli.command_line import environment
+from support.command_line import environment
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer
 from support.processes import is_worker, processes_below

@@ -12,6 +12,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor as AutoGenExecutor
+from benchmarks.conftest import Figures
 from benchmarks.flood import SESSIONS, run
 from benchmarks.test_session import show, times
 
@@ -67,7 +68,7 @@ async def printed(executor: SessionCodeExecutor, code: str, tools: HostTools) ->
 
 
 @pytest.mark.filterwarnings("ignore")
-async def test_calls_of_tools(tmp_path: Path) -> None:
+async def test_calls_of_tools(tmp_path: Path, figure: Figures) -> None:
     autogen = AutoGenExecutor(work_dir=tmp_path)
     await autogen.start()
     block = await times(20, lambda: run(autogen, "print(1)"))
@@ -87,6 +88,7 @@ async def test_calls_of_tools(tmp_path: Path) -> None:
         await run(executor, TIMES)
         one = await printed(executor, ONE, tools)
         rows[f"{kind}: a call"] = one, block, "AutoGen's block, which cannot call; the target is 0.6 ms"
+        figure(f"A call of a tool from code: {kind}", f"{one:.2f} ms")
         gathered = await printed(executor, GATHERED, tools)
         rows[f"{kind}: 100 gathered calls"] = gathered, 100 * one, "one after the other; the target is 20 ms"
         waited = await printed(executor, SLOW, tools)

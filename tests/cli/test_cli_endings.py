@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli.command_line import CODE, CONFINED, codeact_team, local_model, run_team, set_all
+from support.command_line import CODE, CONFINED, codeact_team, local_model, run_team, set_all
 from support.openai_server import AnyReply, Cut, Refusal, ScriptedServer, Text, ToolCalls, Truncated
 
 ALONE = "config.code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from cli.command_line import codeact_team, in_this_process, talker
+from support.command_line import codeact_team, in_this_process, talker
 from inspect_ai.log import read_eval_log
 
 

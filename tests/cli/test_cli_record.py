@@ -9,7 +9,7 @@ import shlex
 import stat
 from pathlib import Path
 
-from cli.command_line import ACCEPT, CODE, CONFINED, codeact_team, local_model, run_team, set_all, talker
+from support.command_line import ACCEPT, CODE, CONFINED, codeact_team, local_model, run_team, set_all, talker
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 
 from codeact_team.core.events import ModelCallEnded, RunBegan

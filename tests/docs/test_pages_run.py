@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
-from pages import PAGES, blocks_of
+from pages import PAGES, ROOT, blocks_of
 from running import PageRun, environment_of, replies_of
 from support.openai_server import ScriptedServer
 
 _NEEDS_DOCKER = re.compile(
-    r"Docker\w+Executor\(|codeact-team \w+ (team|codeact|tools|executor|local-model)\b"
+    r"Docker\w+Executor\(|codeact-team \w+ (team|codeact|tools|executor|local-model)(?![\w.-])"
 )
 
 
@@ -22,6 +23,8 @@ def _parameter(name: str) -> object:
 
 @pytest.mark.parametrize("name", [_parameter(name) for name, page in PAGES.items() if blocks_of(page)])
 def test_the_blocks_of_a_page_print_what_it_shows(name: str, tmp_path: Path) -> None:
+    if name == "README":  # which one reads in a checkout
+        shutil.copytree(ROOT / "examples", tmp_path / "examples")
     with ScriptedServer.in_thread(replies_of(name)) as server:
         with PageRun(name, tmp_path, environment_of(tmp_path, server.base_url)) as run:
             run.run(PAGES[name])

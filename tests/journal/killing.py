@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from cli.command_line import environment
+from support.command_line import environment
 from stories import GIVEN_UP, Story
 from support import fork_server
 from support.openai_server import ScriptedServer

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import stories
-from cli.command_line import COMMAND, codeact_team, environment, talker
+from support.command_line import COMMAND, codeact_team, environment, talker
 from pydantic import JsonValue
 
 from codeact_team.core.events import ArtifactReference, BlockEnded, RunBegan, dump

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 import stories
-from cli.command_line import codeact_team
+from support.command_line import codeact_team
 from killing import WAYS, alone, kill_and_resume, last_run
 from stories import Story
 from support.openai_server import ScriptedServer

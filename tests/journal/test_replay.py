@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import stories
-from cli.command_line import environment
+from support.command_line import environment
 from killing import ALLOWED, PROGRAM, last_run, start
 from stories import SESSION, TEAM, Story, assistant, coder, component, python, runner, team, verdict
 from support import fork_server

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli.command_line import environment
+from support.command_line import environment
 from stories import GIVEN_UP, SESSION
 from support import fork_server
 from support.openai_server import ScriptedServer

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import stories
-from cli.command_line import codeact_team, environment
+from support.command_line import codeact_team, environment
 from stories import said_before
 from support import fork_server
 from support.openai_server import AnyReply, Body, ScriptedServer, Slow, Text

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.command_line import in_this_process, talker
+from support.command_line import in_this_process, talker
 
 from codeact_team.runs.journal.recorder import Recorder
 from codeact_team.runs.journal.run_directory import About, RunDirectory

@@ -14,7 +14,7 @@ from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedSer
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.core.effects import Dispatcher
-from codeact_team.errors import ConfigError, EngineError
+from codeact_team.errors import ConfigError, EngineError, SandboxError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor
 from codeact_team.models.clients import wrap_client
 from codeact_team.runs.result import explain, is_transient, retry_after
@@ -135,7 +135,10 @@ async def test_an_engine_that_is_not_there_speaks_for_itself_through_the_team(
 
 
 def test_our_own_errors_are_told_as_they_are():
-    assert explain(EngineError("no engine; start one")) == "no engine; start one"
+    assert (
+        explain(EngineError("no engine; start one"))
+        == "no engine; start one; more: codeact-team help platforms"
+    )
     text = explain(ConfigError("unknown key", file="a.yaml", line=3, path="config.x"))
     assert text == "a.yaml:3: config.x: unknown key"
 
@@ -173,7 +176,7 @@ def test_secrets_are_taken_out(text: str):
 
 def test_what_is_no_secret_stays():
     told = explain(
-        EngineError("risk-assessment of key-value-stores in /home/me"), environ={"HOME": "/home/me"}
+        SandboxError("risk-assessment of key-value-stores in /home/me"), environ={"HOME": "/home/me"}
     )
     assert told == "risk-assessment of key-value-stores in /home/me"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
-from cli.command_line import codeact_team, talker
+from support.command_line import codeact_team, talker
 from recording import CONFINED, NO_HTTP_RETRIES, use_model_at
 from support.openai_server import Body, Json, ScriptedServer, Text
 
