@@ -38,8 +38,9 @@ def commands() -> str:
     """Every command with its arguments and options, from its help."""
     command = get_command(app)
     text = get_docs_for_click(obj=command, ctx=Context(command), name="codeact-team", indent=0)
-    _, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    return "".join(sections)
+    own, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    # the page itself lists the commands
+    return "".join(["#", own.partition("**Commands**:")[0], *sections])
 
 
 def settings() -> str:
