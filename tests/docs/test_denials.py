@@ -1,0 +1,42 @@
+"""The guide explains denials in the words that the program says."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+
+import pytest
+from markdown_it import MarkdownIt
+from pages import DOCS, ROOT
+
+_VARIES = re.compile(r"""…|'[^']*'|"[^"]*"|\[[^]]*\]|\bU\+\w+|\brule \d+|\d[\d,]*|[():;]""")
+"""Names and numbers in a message, and where parts of one are put together."""
+
+
+def _quoted() -> Iterator[str]:
+    """What stands in the first columns of the tables of the section."""
+    text = (DOCS / "guides" / "approval.md").read_text().partition("\n## Why was this denied?\n")[2]
+    is_first = False
+    for token in MarkdownIt().enable("table").parse(text):
+        if token.type in ("tr_open", "td_close"):
+            is_first = token.type == "tr_open"
+        elif is_first and token.type == "inline":
+            yield from (child.content for child in token.children or () if child.type == "code_inline")
+
+
+@functools.cache
+def _texts() -> str:
+    """All texts in the program."""
+    nodes = (
+        node for file in (ROOT / "codeact_team").rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))
+    )
+    texts = (str(node.value) for node in nodes if isinstance(node, ast.Constant))
+    return "\n".join(texts).replace("`", "")
+
+
+@pytest.mark.parametrize("quote", [*_quoted()])
+def test_the_program_says_what_the_guide_explains(quote: str) -> None:
+    for part in map(str.strip, _VARIES.split(quote)):
+        assert part in _texts(), f"{part!r} of {quote!r}"
