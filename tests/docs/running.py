@@ -27,7 +27,7 @@ from typing import IO, Any, cast
 import yaml
 from pages import Block, Command, blocks_of, commands_of
 from support import fork_server
-from support.openai_server import AnyReply, Asked, HttpError, Json, Slow, Text
+from support.openai_server import AnyReply, Asked, HttpError, Json, Slow, Text, Truncated
 from support.terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
 REPLIES = Path(__file__).parent / "replies"
@@ -42,7 +42,7 @@ _NEVER_THE_SAME = (
 
 
 def replies_of(page: str) -> list[AnyReply]:
-    """What the model of a page answers: a file of its name, with a text, `json`, or `status` for each request.
+    """What the model of a page answers: a file of its name, with a text, `cut_off`, `json`, or `status` for each request.
 
     Where requests come in any order, `asked` says which words the request has that gets it.
     """
@@ -58,6 +58,8 @@ def _reply(data: Any) -> AnyReply:
             return Slow(seconds, _reply(rest))
         case {"json": value}:
             return Json(value)
+        case {"cut_off": text}:
+            return Truncated(text)
         case {"status": status}:
             return HttpError(status, "as scripted")
         case {"text": text}:
@@ -119,7 +121,7 @@ class PageRun:
                 assert_same(block.text.splitlines(), self._printed)
             case "yaml":
                 self._validate(block.text)
-            case "json" | "jsonl" | "csv" | "diff" | "{toctree}" | "{commands}" | "{settings}" | "{events}":
+            case language if language in ("json", "jsonl", "csv", "diff") or language.startswith("{"):
                 pass
             case other:
                 raise AssertionError(f"a block of the language {other!r} is run by nothing")
@@ -175,7 +177,8 @@ class PageRun:
             terminal.type(_KEYS[line])
         elif typed := _TYPED.match(line):
             terminal.wait_for("\n> " if typed["prompt"] == ">" else typed["prompt"])
-            terminal.type(typed["keys"], ENTER)
+            keys = typed["keys"]
+            terminal.type(_KEYS.get(keys, keys + ENTER))
         else:
             for piece in _pieces(line):
                 terminal.wait_for(piece)
