@@ -11,12 +11,13 @@ import linecache
 import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
-from types import CodeType
+from types import CodeType, ModuleType
 
 
 def main() -> None:
-    # its classes and functions find their source and their annotations here
-    namespace = sys.modules["__main__"].__dict__
+    # its classes and functions find their source and their annotations here, and its names replace none of this program
+    sys.modules["__main__"] = module = ModuleType("__main__")
+    namespace = module.__dict__
     replies = sys.stdout
     with asyncio.Runner() as runner:
         for line in sys.stdin:
