@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TABLE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 IN_THE_README = re.compile(
-    r"A block of code|Fork of a session|A sandbox from a pool: ours|Small tasks in a second|Memory of each of 100 confined"
+    r"A block of code|Fork of a session|A sandbox from a pool: command|Small tasks in a second|Memory of each of 100 confined"
 )
 
 

@@ -19,8 +19,8 @@ from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerS
 
 COMMAND_LINE: dict[str, Callable[..., Any]] = {
     "AutoGen, Docker": AutoGenExecutor,
-    "ours, Docker": DockerCommandLineCodeExecutor,
-    "ours, confined": ConfinedCommandLineCodeExecutor,
+    "command line, Docker": DockerCommandLineCodeExecutor,
+    "command line, confined": ConfinedCommandLineCodeExecutor,
 }
 SESSIONS: dict[str, Callable[..., Any]] = {
     "session, Docker": DockerSessionCodeExecutor,

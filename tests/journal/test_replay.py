@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import stories
-from support.command_line import environment
 from killing import ALLOWED, PROGRAM, last_run, start
 from stories import SESSION, TEAM, Story, assistant, coder, component, python, runner, team, verdict
 from support import fork_server
+from support.command_line import environment
 from support.openai_server import AnyReply, Body, HttpError, ScriptedServer
 
 from codeact_team.errors import JournalError
@@ -256,8 +256,18 @@ async def test_a_program_is_told_what_differs(tmp_path: Path) -> None:
         await replay_run(tmp_path)
 
 
+async def test_a_run_of_somebody_else_is_replayed_where_the_program_trusts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, reading(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "of another"))
+    with pytest.raises(JournalError, match="was not recorded by you"):
+        await replay_run(kept(tmp_path))
+    assert (await replay_run(kept(tmp_path), trusted=True)).is_whole
+
+
 @pytest.mark.long
-def test_a_recorded_run_is_a_test_in_one_line(tmp_path: Path) -> None:
+def test_a_recorded_run_is_a_test_in_one_line_wherever_the_test_runs(tmp_path: Path) -> None:
     record(tmp_path, reading(tmp_path))
     (tmp_path / "test_it.py").write_text(
         f"def test_it(replay_run):\n    replay_run({str(kept(tmp_path))!r})\n"
@@ -265,7 +275,8 @@ def test_a_recorded_run_is_a_test_in_one_line(tmp_path: Path) -> None:
 
     (tmp_path / "shared" / "number.txt").write_text("2")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=100)
+    elsewhere = environment(XDG_STATE_HOME=str(tmp_path / "of another"))
+    done = subprocess.run(command, cwd=tmp_path, env=elsewhere, capture_output=True, timeout=100)
     assert done.returncode == 1
     assert b"does not come to the same as when it was recorded:\n--- recorded\n+++ now\n" in done.stdout
 
