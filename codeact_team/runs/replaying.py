@@ -294,6 +294,7 @@ async def replay_run(
     config: ConfigSource | None = None,
     overrides: Sequence[str | ForEvery] = (),
     policy: Policy | None = None,
+    trusted: bool = False,
 ) -> Replayed:
     """Run a recorded run once more, without its models and tools, and compare what its code comes to.
 
@@ -305,6 +306,8 @@ async def replay_run(
         config: What runs instead of the config that it had then, as of :func:`load_config`.
         overrides: Changes to its config, such as another image.
         policy: What may be loaded.
+        trusted: Whether a run is replayed that this user has not recorded on this machine, such as one that belongs to the
+            tests of a repository. It is refused otherwise.
 
     Returns:
         What was found; its ``difference`` is ``None`` if all is as it was.
@@ -312,7 +315,10 @@ async def replay_run(
     Raises:
         CodeActTeamError: If it cannot run.
     """
-    with replayed(RunDirectory(Path(run)), config=config, overrides=overrides, policy=policy) as ready:
+    # a credential reaches no one: models and tools are not called, and no code runs that could reach a network
+    confirm: Confirm | None = (lambda foreign: foreign.names) if trusted else None
+    directory = RunDirectory(Path(run))
+    with replayed(directory, config=config, overrides=overrides, policy=policy, confirm=confirm) as ready:
         result = await ready.run()
         if result.error is not None:
             raise JournalError(f"the run {run} cannot be replayed: {result.error}")
