@@ -33,6 +33,10 @@ _NO_STREAM = (
     "the model's server answered with something that is no stream of a chat completion: check `base_url` (or "
     "OPENAI_BASE_URL), which usually ends in /v1, whatever proxy is in between, and whether the server can stream"
 )
+_NO_HEADER = (
+    "the API key has a character that no key has, such as a line break: check OPENAI_API_KEY, or what the model client's "
+    "`api_key` refers to, and its other headers"
+)
 _STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
 """What AutoGen's clients raise if a server's answer lacks the fields of a chat completion."""
 _DEFAULT_CHOICE = ("tool_choice", "auto")
@@ -187,6 +191,11 @@ class WrappedClient(Wrapper, ChatCompletionClient):
             if error.title != CreateResult.__name__:
                 raise
             raise ModelError(_UNREADABLE) from error
+        except Exception as error:
+            if _is_about_a_header(error):
+                # the error itself has the key
+                raise ModelError(_NO_HEADER) from None
+            raise
 
     async def _stream(
         self,
@@ -251,6 +260,13 @@ def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
         f"the model client {type(client).__name__} returned {given} instead of a CreateResult with text or calls of tools; "
         "that is a fault of the client"
     )
+
+
+def _is_about_a_header(error: Exception) -> bool:
+    """Whether a request was not sent, as a header, which the key is, has characters that none may have."""
+    if isinstance(error, UnicodeEncodeError):
+        return error.encoding == "ascii"
+    return type(error.__cause__).__name__ == "LocalProtocolError"
 
 
 def usage_of(error: BaseException | None) -> RequestUsage | None:

@@ -107,6 +107,16 @@ async def test_a_server_that_is_not_there_is_named_by_its_setting():
     )
 
 
+@pytest.mark.parametrize("key", ["sk-\N{HORIZONTAL ELLIPSIS}0123456789abcdef", "sk-0123456789abcdef\n"])
+async def test_a_key_that_was_copied_with_something_that_is_no_part_of_it(key: str):
+    async with ScriptedServer([]) as server:
+        failure = await failure_of(server.client(api_key=key))
+    text = explain(failure, environ={})
+    assert "check OPENAI_API_KEY" in text
+    assert "0123456789abcdef" not in text
+    assert not is_transient(failure)
+
+
 async def test_a_server_that_is_too_slow():
     async with ScriptedServer([Slow(5, Text("late"))]) as server:
         text = explain(await failure_of(server.client(timeout=0.2)))
