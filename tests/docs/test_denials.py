@@ -30,7 +30,9 @@ def _quoted() -> Iterator[str]:
 def _texts() -> str:
     """All texts in the program."""
     nodes = (
-        node for file in (ROOT / "codeact_team").rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))
+        node
+        for file in (ROOT / "codeact_team").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
     )
     texts = (str(node.value) for node in nodes if isinstance(node, ast.Constant))
     return "\n".join(texts).replace("`", "")
