@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from enum import StrEnum
-from inspect import getdoc
-from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from typing import Any
 
 from docutils import nodes
+from event_classes import event_types
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from typer._click import Context
+from typer import Context
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from codeact_team.cli import conversation, json_lines  # noqa: F401 - what they import defines the rest of the events
 from codeact_team.cli.app import app
-from codeact_team.config.schema import config_reference, markdown
-from codeact_team.core.effects import Event
-
-_COMMON = ("at", "span", "parent")
-"""The fields that the page describes once."""
-_WORDS = {
-    str: "text",
-    bool: "true or false",
-    int: "whole number",
-    float: "number",
-    NoneType: "null",
-    Any: "any JSON",
-}
+from codeact_team.config.schema import config_reference
 
 
 def commands() -> str:
@@ -49,57 +33,22 @@ def settings() -> str:
     return "".join(sections)
 
 
-def event_types() -> str:
-    """Every event with its fields, from its class."""
-    return "\n".join(_described_events())
+def _directive(make: Callable[[], str]) -> type[SphinxDirective]:
+    """What puts Markdown that a function makes in the place of the directive."""
 
+    class Made(SphinxDirective):
+        has_content = True
+        """What a reader of the source sees in its place."""
 
-def _described_events() -> Iterator[str]:
-    for name, kind in Event.kinds.items():
-        if kind.__subclasses__():
-            continue  # what several have in common
-        text, _, attributes = markdown(getdoc(kind) or "").partition("\nAttributes:\n")
-        explained = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE))
-        yield f"## `{name}`\n\n{text}\n"
-        hints = get_type_hints(kind)
-        for field in fields(kind):
-            if field.name not in _COMMON:
-                more = f". {' '.join(explained[field.name].split())}" if field.name in explained else ""
-                yield f"- `{field.name}`: {_words_of(hints[field.name])}{more}"
+        def run(self) -> list[nodes.Node]:
+            self.env.note_reread()  # what it is made from is no file of these pages
+            return self.parse_text_to_nodes(make(), allow_section_headings=True)
 
-
-def _words_of(hint: Any) -> str:
-    """A type of Python as the type of JSON that it becomes."""
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join(map(_words_of, get_args(hint)))
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return ", ".join(f"`{member}`" for member in hint)
-    if get_origin(hint) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(hint))
-    base = get_origin(hint) or hint
-    if base in _WORDS:
-        return _WORDS[base]
-    if base in (Sequence, list, tuple):
-        return f"list of {_words_of(get_args(hint)[0])}"
-    if is_dataclass(base):
-        return "object with " + ", ".join(f"`{field.name}`" for field in fields(base))
-    return "object"
-
-
-class _Made(SphinxDirective):
-    """Puts Markdown that a function makes in the place of the directive."""
-
-    has_content = True
-    """What a reader of the source sees in its place."""
-    make: ClassVar[Callable[[], str]]
-
-    def run(self) -> list[nodes.Node]:
-        self.env.note_reread()  # what it is made from is no file of these pages
-        return self.parse_text_to_nodes(type(self).make(), allow_section_headings=True)
+    return Made
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     for name, make in (("commands", commands), ("settings", settings), ("events", event_types)):
-        app.add_directive(name, type(name, (_Made,), {"make": staticmethod(make)}))
+        app.add_directive(name, _directive(make))
     return {"parallel_read_safe": True}
