@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 from codeact_team.cli.rendering import RenderedProse
 from codeact_team.cli.screen import Screen
@@ -11,7 +12,7 @@ from codeact_team.core.providers import did_you_mean
 from codeact_team.core.shipped import shipped_guides
 from codeact_team.errors import SettingError
 
-_LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<path>[\w./-]*?)(?P<name>[\w-]+)\.md(?:#[\w-]+)?\)")
+_LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<target>#[\w-]+|https?://[^)\s]+|[\w./-]+\.\w+(?:#[\w-]+)?)\)")
 
 
 def list_guides(screen: Screen) -> None:
@@ -43,6 +44,9 @@ def show_guide(screen: Screen, topic: str, commands: Collection[str]) -> None:
 
 
 def _named(link: re.Match[str]) -> str:
-    """A link to another page as a person follows it in a terminal."""
-    is_guide = link["name"] in shipped_guides()
-    return f"{link['text']} (`codeact-team help {link['name']}`)" if is_guide else link["text"]
+    """A link as a person follows it in a terminal."""
+    text, target = link["text"], link["target"]
+    if target.startswith("http"):
+        return f"{text} ({target})"
+    name = Path(target.partition("#")[0]).stem
+    return f"{text} (`codeact-team help {name}`)" if name in shipped_guides() else text

@@ -36,7 +36,7 @@ def help_(
     parent: Any = context.parent
     commands: Mapping[str, Any] = parent.command.commands
     if topic is not None and topic in commands and topic not in shipped_guides():
-        commands[topic].main(["--help"], prog_name=f"codeact-team {topic}")
+        parent.command.main([topic, "--help"], prog_name=parent.command_path)
     with reported() as screen:
         from codeact_team.cli.guides import list_guides, show_guide
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from support.command_line import codeact_team, in_this_process, talker
 from inspect_ai.log import read_eval_log
+from support.command_line import codeact_team, in_this_process, talker
 
 
 def ran(folder: Path, *answers: str) -> list[str]:

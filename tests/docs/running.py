@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import yaml
-from pages import Block, Command, blocks_of, commands_of
+from documents import Block, Command, blocks_of, commands_of
 from support import fork_server
 from support.openai_server import AnyReply, Asked, HttpError, Json, Slow, Text, Truncated
 from support.terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal

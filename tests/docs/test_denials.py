@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from documents import DOCS, ROOT
 from markdown_it import MarkdownIt
-from pages import DOCS, ROOT
 
 _VARIES = re.compile(r"""…|'[^']*'|"[^"]*"|\[[^]]*\]|\bU\+\w+|\brule \d+|\d[\d,]*|[():;]""")
 """Names and numbers in a message, and where parts of one are put together."""

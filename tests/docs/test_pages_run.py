@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, blocks_of
+from documents import PAGES, ROOT, blocks_of
 from running import PageRun, environment_of, replies_of
 from support.openai_server import ScriptedServer
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyte
 import pytest
-from pages import DOCS, PAGES, blocks_of
+from documents import DOCS, PAGES, blocks_of
 from pyte.screens import Char
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console

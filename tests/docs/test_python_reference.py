@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pages import PAGES, blocks_of
+from documents import PAGES, blocks_of
 
 import codeact_team
 

@@ -6,10 +6,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pages import DOCS, PAGES
+from documents import DOCS, PAGES
 from playwright.sync_api import Browser
 from support.browsing import Opened, chromium, open_page
 
@@ -67,7 +68,7 @@ def test_a_page_fits_every_screen_and_is_read_aloud(name: str, site: Path, brows
         assert lightness["light"] > 600 > 200 > lightness["dark"]
         levels = headings(opened)
         assert levels.count(1) == 1
-        assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+        assert all(after <= before + 1 for before, after in pairwise(levels))
         assert all(page.locator("img").evaluate_all("all => all.map(each => each.alt)"))
         spoken = page.locator("body").aria_snapshot()
         assert "- main" in spoken or "- article" in spoken
@@ -85,7 +86,9 @@ def test_a_newcomers_question_is_one_click_away(
         assert words in opened.page.locator("article").inner_text()
 
 
-@pytest.mark.parametrize("words", ["excel", "denied", "resume", "confined", "replay_run", "max_retries_on_error"])
+@pytest.mark.parametrize(
+    "words", ["excel", "denied", "resume", "confined", "replay_run", "max_retries_on_error"]
+)
 def test_search_finds_a_page(words: str, site: Path, browser: Browser) -> None:
     with open_page(browser, site / "search.html") as opened:
         opened.page.goto(f"{(site / 'search.html').as_uri()}?q={words}")

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from documents import PAGES, ROOT, blocks_of
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from pages import PAGES, ROOT, blocks_of
 
 LONGEST_SENTENCE = 30
 """Words; a piece of code is one."""

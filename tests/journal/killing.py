@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from support.command_line import environment
 from stories import GIVEN_UP, Story
 from support import fork_server
+from support.command_line import environment
 from support.openai_server import ScriptedServer
 
 from codeact_team.runs.journal.log import read_log

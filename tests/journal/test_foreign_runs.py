@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import stories
-from support.command_line import COMMAND, codeact_team, environment, talker
 from pydantic import JsonValue
+from support.command_line import COMMAND, codeact_team, environment, talker
 
 from codeact_team.core.events import ArtifactReference, BlockEnded, RunBegan, dump
 from codeact_team.errors import JournalError

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import stories
-from support.command_line import in_this_process, lines
 from killing import check, ends_of_blocks, is_kept, last_run, resume, start, told_as_unknown, under_way
 from stories import Story, python
+from support.command_line import in_this_process, lines
 from support.openai_server import ScriptedServer
 from support.small_disk import leave_free, small_disk
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import COMMAND, codeact_team, environment, in_this_process, lines, talker
 from support import fork_server
+from support.command_line import COMMAND, codeact_team, environment, in_this_process, lines, talker
 from support.openai_server import AnyReply, Body, ScriptedServer, Text
 from support.waiting import until
 

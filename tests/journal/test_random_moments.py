@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 import stories
-from support.command_line import codeact_team
 from killing import WAYS, alone, kill_and_resume, last_run
 from stories import Story
+from support.command_line import codeact_team
 from support.openai_server import ScriptedServer
 
 from codeact_team.runs.journal.recorded_run import RecordedRun

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.command_line import environment
 from stories import GIVEN_UP, SESSION
 from support import fork_server
+from support.command_line import environment
 from support.openai_server import ScriptedServer
 
 PROGRAM = Path(__file__).with_name("killed_program.py")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import stories
-from support.command_line import codeact_team, environment
 from stories import said_before
 from support import fork_server
+from support.command_line import codeact_team, environment
 from support.openai_server import AnyReply, Body, ScriptedServer, Slow, Text
 
 PARTS, PROGRAM = (Path(__file__).with_name(name) for name in ("waiting_parts.py", "stopped_program.py"))

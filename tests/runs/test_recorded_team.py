@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import ModelClientStreamingChunkEvent
-from support.command_line import codeact_team, talker
 from recording import CONFINED, NO_HTTP_RETRIES, use_model_at
+from support.command_line import codeact_team, talker
 from support.openai_server import Body, Json, ScriptedServer, Text
 
 from codeact_team.core.effects import Dispatcher, Event
