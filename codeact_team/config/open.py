@@ -79,7 +79,7 @@ async def open_pool(
     max_idle: float = 600.0,
     shared: bool = False,
 ) -> AsyncGenerator[SandboxPool]:
-    """A pool of warm sandboxes for the code of a team, or of a single agent.
+    """A pool of warm sandboxes for the code of a team, or of a single agent, for the length of an ``async with``.
 
     Teams of this config that are opened within it, or within its ``used()``, take their sandboxes from it.
 

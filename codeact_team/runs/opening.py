@@ -51,7 +51,9 @@ async def open_team(
     record_mib: int | None = DEFAULT_MIB,
     sync: bool = False,
 ) -> AsyncGenerator[Team | ChatAgent]:
-    """Load a team, or a single agent. At the end, everything that it started is stopped, and its model clients are closed.
+    """Load a team, or a single agent, for the length of an ``async with``.
+
+    At the end, everything that it started is stopped, and its model clients are closed.
 
     The answer to a task is the last message of a run, if the work was accepted:
     ``(await team.run(task=…)).messages[-1].to_text()``.

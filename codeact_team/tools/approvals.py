@@ -57,7 +57,11 @@ _current: ContextVar[Handler | None] = ContextVar("codeact_team_approval_handler
 
 @contextmanager
 def asking(handler: Handler) -> Generator[None]:
-    """Within it, agents that have no handler of their own ask this one."""
+    """Within ``with asking(handler):``, agents that have no handler of their own ask this one.
+
+    Args:
+        handler: An ``async`` function that takes a :class:`Question` and returns an :class:`Answer`.
+    """
     token = _current.set(handler)
     try:
         yield
