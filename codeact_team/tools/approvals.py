@@ -57,7 +57,7 @@ _current: ContextVar[Handler | None] = ContextVar("codeact_team_approval_handler
 
 @contextmanager
 def asking(handler: Handler) -> Generator[None]:
-    """Within ``with asking(handler):``, agents that have no handler of their own ask this one.
+    """Have agents without a handler of their own ask this one, for the length of a ``with``.
 
     Args:
         handler: An ``async`` function that takes a :class:`Question` and returns an :class:`Answer`.
