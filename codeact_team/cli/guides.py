@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from pathlib import Path
+from pathlib import PurePosixPath
+
+from markdown_it import MarkdownIt
 
 from codeact_team.cli.rendering import RenderedProse
 from codeact_team.cli.screen import Screen
@@ -36,11 +38,21 @@ def show_guide(screen: Screen, topic: str, commands: Collection[str]) -> None:
     text = _LINK.sub(_named, guides[topic].read_text(encoding="utf-8"))
     if screen.renders:
         prose = RenderedProse(screen.width)
-        screen.rendered([*prose.add(text), *prose.end()])
+        screen.rendered([*prose.add(_unwrapped(text)), *prose.end()])
     else:
         screen.text(text, end="")
     if topic in commands:
         screen.text(f"\nIts options: codeact-team {topic} --help")
+
+
+def _unwrapped(text: str) -> str:
+    """Put each paragraph on one line: a terminal may be narrower than the page, and its lines are filled."""
+    lines = text.splitlines()
+    for token in reversed(MarkdownIt().enable("table").parse(text)):
+        if token.type == "paragraph_open" and token.map is not None:
+            start, end = token.map
+            lines[start:end] = [" ".join([lines[start], *map(str.strip, lines[start + 1 : end])])]
+    return "\n".join([*lines, ""])
 
 
 def _named(link: re.Match[str]) -> str:
@@ -48,5 +60,7 @@ def _named(link: re.Match[str]) -> str:
     text, target = link["text"], link["target"]
     if target.startswith("http"):
         return f"{text} ({target})"
-    name = Path(target.partition("#")[0]).stem
-    return f"{text} (`codeact-team help {name}`)" if name in shipped_guides() else text
+    path = PurePosixPath(target.partition("#")[0])
+    if path.suffix not in ("", ".md"):
+        return f"{text} (`{str(path).replace('../', '')}`)"
+    return f"{text} (`codeact-team help {path.stem}`)" if path.stem in shipped_guides() else text

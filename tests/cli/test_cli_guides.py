@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -39,6 +40,22 @@ def test_a_guide_is_printed_as_it_is_written_with_the_commands_that_show_the_pag
     assert result.stdout.splitlines()[0] == written.splitlines()[0]
     assert "](" not in result.stdout
     assert "codeact-team help data" in codeact_team("help", "tutorial", cwd=tmp_path).stdout
+
+
+def test_a_link_to_a_file_that_is_no_guide_becomes_its_path(tmp_path: Path) -> None:
+    printed = codeact_team("help", "approval", cwd=tmp_path).stdout
+    assert "[code](../../examples/approval.py)" in (ROOT / "docs" / "guides" / "approval.md").read_text()
+    assert "code (`examples/approval.py`)" in printed
+
+
+def test_the_lines_of_a_paragraph_are_filled_on_a_terminal_of_any_width(tmp_path: Path) -> None:
+    with on_a_terminal("help", "approval", cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    _, paragraph, *_ = terminal.text.split("\n\n")
+    lines = paragraph.split("\n")
+    assert len(lines) > 1
+    for line, following in pairwise(lines):
+        assert len(line.rstrip()) + 1 + len(following.split()[0]) > 100, line
 
 
 def test_a_guide_is_rendered_on_a_terminal(tmp_path: Path) -> None:
