@@ -63,7 +63,7 @@ class JobResult:
         answer: The answer, or the best so far if the work was not accepted; hostile data.
         check: The error message of a checker that rejected the answer, or failed; hostile data.
         stop_reason: Why the team stopped.
-        objection: Why work that nobody has judged is not accepted, such as ``coder: max steps``.
+        objection: Why unreviewed work is not accepted, such as ``coder: max steps``.
         error: The error that ended the run, if one did.
         is_transient: Whether its infrastructure failed, so that it may succeed later.
         steps: The number of times that code ran.
@@ -144,7 +144,12 @@ class BatchBegan(Event):
 
 @dataclass(kw_only=True)
 class LineBroken(Event):
-    """A line of the tasks file, counted from 1, is not a task and is left out; ``problem`` may quote the line."""
+    """A line of the tasks file is not a task and is left out.
+
+    Attributes:
+        line: Its number, counted from 1.
+        problem: What is wrong; may quote the line.
+    """
 
     line: int
     problem: str
@@ -152,7 +157,13 @@ class LineBroken(Event):
 
 @dataclass(kw_only=True)
 class TaskBegan(Event):
-    """A run of a task begins or, if it ``goes_on``, resumes."""
+    """A run of a task begins or resumes.
+
+    Attributes:
+        id: The id of the task.
+        epoch: The number of the run, counted from 1.
+        goes_on: Whether it resumes.
+    """
 
     id: str
     epoch: int
@@ -161,7 +172,13 @@ class TaskBegan(Event):
 
 @dataclass(kw_only=True)
 class TaskEnded(Event):
-    """A run of a task has ended, and its result is recorded; the batch has used so many tokens and so much money so far."""
+    """A run of a task has ended, and its result is recorded.
+
+    Attributes:
+        result: Its result, as in ``results.jsonl``.
+        tokens: How many tokens the batch has used so far.
+        cost: How much money that is, where models have prices.
+    """
 
     result: JobResult
     tokens: int
@@ -170,7 +187,13 @@ class TaskEnded(Event):
 
 @dataclass(kw_only=True)
 class TaskProgressed(Event):
-    """A run of a task is ``doing`` something else now."""
+    """A run of a task does something else now.
+
+    Attributes:
+        id: The id of the task.
+        epoch: The number of the run, counted from 1.
+        doing: What it does.
+    """
 
     id: str
     epoch: int
@@ -179,7 +202,14 @@ class TaskProgressed(Event):
 
 @dataclass(kw_only=True)
 class TaskRetried(Event):
-    """A part of a task is retried after ``seconds``, as its infrastructure has failed for ``reason``."""
+    """A part of a task is retried, as its infrastructure has failed.
+
+    Attributes:
+        id: The id of the task.
+        epoch: The number of the run, counted from 1.
+        reason: Why it has failed.
+        seconds: How long the task waits.
+    """
 
     id: str
     epoch: int
@@ -189,7 +219,12 @@ class TaskRetried(Event):
 
 @dataclass(kw_only=True)
 class BatchNoted(Event):
-    """A notice for a person, of the level ``note`` or ``warning``."""
+    """A notice for a person.
+
+    Attributes:
+        level: ``note`` or ``warning``.
+        text: What it says.
+    """
 
     level: str
     text: str
