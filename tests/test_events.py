@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from codeact_team.batch.results import JobResult
 from codeact_team.core import events
+from codeact_team.core.component_effects import block_ended
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact, BoundName, Outcome, SessionResult
 
@@ -51,7 +52,7 @@ def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
         names=[BoundName("x", "int")],
         artifacts=[Artifact("image/png", b"abc")],
     )
-    dumped = events.dump(events.block_ended(result))
+    dumped = events.dump(block_ended(result))
     assert dumped["artifacts"] == [
         {
             "mime_type": "image/png",

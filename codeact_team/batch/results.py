@@ -192,7 +192,7 @@ class TaskProgressed(Event):
     Attributes:
         id: The id of the task.
         epoch: The number of the run, counted from 1.
-        doing: What it does.
+        doing: Its present work.
     """
 
     id: str
@@ -223,7 +223,7 @@ class BatchNoted(Event):
 
     Attributes:
         level: ``note`` or ``warning``.
-        text: What it says.
+        text: The notice.
     """
 
     level: str

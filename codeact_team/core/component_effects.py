@@ -9,15 +9,15 @@ from typing import TypeVar
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import JsonValue, TypeAdapter
 
-from codeact_team.core.effects import Effect
+from codeact_team.core.effects import Effect, error_text
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
     Code,
     ToolListingBegan,
     ToolListingEnded,
-    block_ended,
 )
+from codeact_team.core.execution import ArtifactReference, Outcome, SessionResult
 
 T = TypeVar("T")
 R = TypeVar("R", bound=CodeResult)
@@ -65,6 +65,21 @@ class CodeRun(CodeEffect[R]):
 
     def ended(self, outcome: R | None, error: BaseException | None) -> BlockEnded:
         return block_ended(outcome, error, self._message_id)
+
+
+def block_ended(
+    result: CodeResult | None, error: BaseException | None = None, message_id: str | None = None
+) -> BlockEnded:
+    """The end of code blocks by their result."""
+    event = BlockEnded(message_id=message_id, error=error_text(error))
+    if result is not None:
+        event.outcome = Outcome.COMPLETED
+        # the fields have the names that they have in the result
+        for name in vars(event).keys() & vars(result).keys():
+            setattr(event, name, getattr(result, name))
+    if isinstance(result, SessionResult):
+        event.artifacts = [ArtifactReference.of(artifact) for artifact in result.artifacts]
+    return event
 
 
 class ToolListing(Effect[T]):

@@ -74,7 +74,13 @@ class EffectEnded(SpanEvent):
 
 @dataclass(kw_only=True)
 class ListenerFailed(Event):
-    """A listener has raised, and was removed."""
+    """A listener has raised, and was removed.
+
+    Attributes:
+        listener: Its representation.
+        error: The exception that it has raised.
+        essential: Whether it must not miss anything: then the run stops before the next effect.
+    """
 
     listener: str
     error: str

@@ -19,7 +19,6 @@ from autogen_agentchat.messages import (
     MessageFactory,
     ModelClientStreamingChunkEvent,
 )
-from autogen_core.code_executor import CodeResult
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
@@ -30,14 +29,12 @@ from codeact_team.core.effects import (
     Event,
     SpanEvent,
     current_dispatcher,
-    error_text,
 )
 from codeact_team.core.execution import (
     ArtifactReference,
     BoundName,
     CallOutcome,
     Outcome,
-    SessionResult,
 )
 
 VERSION = 3
@@ -53,7 +50,7 @@ class AgentEvent(Event):
 
 @dataclass(kw_only=True)
 class Opened(Event):
-    """A team is loaded, with the relaxations of its sandboxes in words, and the host directories in which its code works."""
+    """A team is loaded, with the relaxations of its sandboxes in words, and the host directories, which last, of its code."""
 
     relaxations: Sequence[str] = ()
     workspaces: Sequence[str] = ()
@@ -155,6 +152,7 @@ class ModelCallEnded(EffectEnded):
     Attributes:
         usage: Its tokens; ``None`` if they are not known.
         cached: Whether the answer cost nothing.
+        finish_reason: Why the model stopped, such as ``stop`` or ``length``.
         first_piece: Seconds until its first words, if it is streamed.
     """
 
@@ -200,7 +198,7 @@ class BlockBegan(EffectBegan):
 
 @dataclass(kw_only=True)
 class Output(AgentEvent):
-    """A piece of the output of code."""
+    """A piece of the output of code; ``message_id`` is that of the message with all of it."""
 
     text: str
     message_id: str | None = None
@@ -212,6 +210,7 @@ class BlockEnded(EffectEnded):
 
     Attributes:
         exit_code: ``None`` if they have no result; then ``error`` says why.
+        artifacts: The figures, pictures and tables that they have shown, in order, without their bytes.
         message_id: The id of the message with the result, if there is one.
     """
 
@@ -235,26 +234,11 @@ class BlockEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class ArtifactKept(AgentEvent):
-    """An artifact was added to the files of the workspace; ``path`` is its path on this machine, if it stays there."""
+    """A picture or table that code has shown is a file of the workspace now; ``path`` is where on this machine, if it lasts."""
 
     file: str
     path: str | None
     artifact: ArtifactReference
-
-
-def block_ended(
-    result: CodeResult | None, error: BaseException | None = None, message_id: str | None = None
-) -> BlockEnded:
-    """The end of code blocks by their result."""
-    event = BlockEnded(message_id=message_id, error=error_text(error))
-    if result is not None:
-        event.outcome = Outcome.COMPLETED
-        # the fields have the names that they have in the result
-        for name in vars(event).keys() & vars(result).keys():
-            setattr(event, name, getattr(result, name))
-    if isinstance(result, SessionResult):
-        event.artifacts = [ArtifactReference.of(artifact) for artifact in result.artifacts]
-    return event
 
 
 @dataclass(kw_only=True)
@@ -267,7 +251,7 @@ class ToolCallBegan(EffectBegan):
 
 @dataclass(kw_only=True)
 class ToolCallEnded(EffectEnded):
-    """The call of a tool has ended; ``seconds`` include the wait for an approval."""
+    """The call of a tool has ended; ``error`` is for the code, and ``seconds`` include the wait for an approval."""
 
     name: str
     outcome: CallOutcome
@@ -277,7 +261,7 @@ class ToolCallEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class ToolListingBegan(EffectBegan):
-    """Workbenches are asked which tools there are; ``of`` says what the workbenches are called."""
+    """Workbenches, such as MCP servers, are asked for their tools; ``of`` has the names of the workbenches."""
 
     of: Sequence[str]
 
@@ -298,7 +282,7 @@ class QuestionAsked(EffectBegan):
 
 @dataclass(kw_only=True)
 class QuestionAnswered(EffectEnded):
-    """A person has answered; ``text`` is empty where none did."""
+    """A person has answered; ``text`` is empty where none did, and ``error`` says why none could."""
 
     text: str = ""
     error: str | None = None
@@ -306,7 +290,7 @@ class QuestionAnswered(EffectEnded):
 
 @dataclass(kw_only=True)
 class ClockReadingBegan(EffectBegan):
-    """An agent, or a team with a budget, begins to read the clock."""
+    """An agent, or a team with a budget, begins to read the clock, to compare it with a limit."""
 
 
 @dataclass(kw_only=True)
@@ -340,7 +324,13 @@ class BudgetSpent(Event):
 
 @dataclass(kw_only=True)
 class Approval(AgentEvent):
-    """Code (``what`` is ``code``) or the call of a tool was decided on by a rule, a grant or a person."""
+    """Code (``what`` is ``code``) or the call of a tool was decided on by a rule, a grant or a person.
+
+    Attributes:
+        name: The language of the code, or the tool.
+        by: What decided, such as ``rule 2`` (counted from 1), ``handler``, ``standing grant`` or ``no one to ask``.
+        seconds: How long the answer of a person took.
+    """
 
     what: str
     name: str
@@ -426,7 +416,7 @@ class SandboxStarting(Event):
 
 @dataclass(kw_only=True)
 class SandboxPreparing(Event):
-    """A sandbox is prepared, such as by a download."""
+    """Something is got before a sandbox starts, such as an image or packages; ``doing`` says it in words."""
 
     sandbox: str
     doing: str
@@ -452,12 +442,12 @@ class SandboxStarted(Event):
 
 @dataclass(kw_only=True)
 class DescriptionBegan(EffectBegan):
-    """A sandbox is asked for a description of itself, for a model."""
+    """A sandbox is asked for a description of itself, for a model: its Python, packages, network, and files."""
 
 
 @dataclass(kw_only=True)
 class DescriptionEnded(EffectEnded):
-    """A sandbox has described itself."""
+    """A sandbox has described itself; a model reads ``text``."""
 
     text: str
 
@@ -485,6 +475,7 @@ class BlocksRepeated(Event):
 
     Attributes:
         place: The path of its executor in the config.
+        blocks: How many blocks have run.
         differing: How many blocks had another result than before; agents use the recorded one.
         difference: The first difference as a unified diff; hostile data.
     """
@@ -549,7 +540,12 @@ Message = Annotated[
 
 @dataclass(kw_only=True)
 class MessageSent(Event, type="message"):
-    """A message of an agent, emitted once, as soon as it is known, also that of an agent inside a tool."""
+    """A message of an agent, emitted once, as soon as it is known, also that of an agent inside a tool.
+
+    Attributes:
+        message: A task, a thought (``ThoughtEvent``), code (``CodeGenerationEvent``), its result, or an answer; pictures in
+            it are bytes here, and references in the lines of the command.
+    """
 
     message: Message
 

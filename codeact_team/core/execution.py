@@ -57,7 +57,14 @@ class Artifact:
 
 @dataclass(frozen=True)
 class ArtifactReference:
-    """An artifact without its bytes: their number and their digest in hexadecimal digits; ``file`` as in :class:`Artifact`."""
+    """An artifact without its bytes.
+
+    Attributes:
+        mime_type: Its type, such as ``image/png``.
+        size: The number of its bytes.
+        sha256: The digest of these in hexadecimal digits.
+        file: The file in which the code has saved it itself, by its path in the workspace, if it has.
+    """
 
     mime_type: str
     size: int

@@ -207,7 +207,12 @@ class RunEnding(StrEnum):
 
 @dataclass
 class ToolUse:
-    """The calls that code has made of one tool."""
+    """The calls that code has made of one tool.
+
+    Attributes:
+        name: The tool, as code calls it.
+        outcomes: How many calls had each outcome.
+    """
 
     name: str
     outcomes: dict[CallOutcome, int] = field(default_factory=dict[CallOutcome, int])
@@ -271,7 +276,12 @@ class RunFile:
 
 @dataclass(frozen=True)
 class AgentEnding:
-    """How the work of an agent ended without an answer, or with a verdict that could not be read."""
+    """How the work of an agent ended without an answer, or with a verdict that could not be read.
+
+    Attributes:
+        agent: The agent.
+        ending: How its work ended.
+    """
 
     agent: str
     ending: Ending
