@@ -20,7 +20,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -75,13 +75,18 @@ class PageRun:
         name: The page's name.
         directory: Where it runs.
         environment: All variables of its programs.
+        path: Where they find others. Default: as here, behind programs of the tests' own.
     """
 
-    def __init__(self, name: str, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, directory: Path, environment: Mapping[str, str], path: str | None = None
+    ) -> None:
         self._name = name
         self._top = directory
         self._directory = directory
-        self._environment = dict(environment) | {"PATH": f"{_programs(directory)}:{environment['PATH']}"}
+        self._environment = dict(environment) | {
+            "PATH": path or f"{_programs(directory)}:{environment['PATH']}"
+        }
         self._python: fork_server.Forked | None = None
         self._left = ExitStack()
         self._printed: str | None = None
@@ -110,7 +115,7 @@ class PageRun:
             return
         match block.language:
             case "console install":
-                pass  # test_empty_machine.py does
+                self.install(block)
             case "console":
                 for command in commands_of(block):
                     self._run_command(command)
@@ -126,6 +131,35 @@ class PageRun:
             case other:
                 raise AssertionError(f"a block of the language {other!r} is run by nothing")
 
+    def install(self, block: Block) -> None:
+        """Run a block that installs this package: here it is installed."""
+
+    def bash(
+        self, script: str, directory: Path, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script to its end."""
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=110,
+        )
+
+    def terminal(
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str]
+    ) -> AbstractContextManager[Terminal]:
+        """Run a command of ours on a terminal."""
+        program, *arguments = command
+        assert program == "codeact-team", f"{program} runs on no terminal here"
+        variables = {
+            name: text for name, text in environment.items() if name not in ("TERM", "COLUMNS", "LINES")
+        }
+        return on_a_terminal(*arguments, cwd=directory, **variables)
+
     def _run_command(self, command: Command) -> None:
         wanted = int(code[1]) if (code := _EXIT_CODE.search(command.text)) else 0
         if any(_TYPED.match(line) or line in _KEYS for line in command.printed):
@@ -134,16 +168,7 @@ class PageRun:
         # what a command exports, and where it goes, holds for the next one
         state = self._top / ".environment"
         script = f"{command.text}\ncode=$?; env -0 >{shlex.quote(str(state))}; exit $code"
-        result = subprocess.run(
-            ["bash", "-c", script],
-            cwd=self._directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=110,
-        )
+        result = self.bash(script, self._directory, self._environment)
         assert result.returncode == wanted, (
             f"$ {command.text}\nexit code {result.returncode}:\n{result.stdout}"
         )
@@ -154,14 +179,8 @@ class PageRun:
             assert_same(command.printed, result.stdout)
 
     def _run_on_a_terminal(self, command: Command, wanted: int) -> None:
-        program, *arguments = shlex.split(command.text, comments=True)
-        assert program == "codeact-team", f"{program} runs on no terminal here"
-        variables = {
-            name: value
-            for name, value in self._environment.items()
-            if name not in ("TERM", "COLUMNS", "LINES")
-        }
-        terminal = self._left.enter_context(on_a_terminal(*arguments, cwd=self._directory, **variables))
+        words = shlex.split(command.text, comments=True)
+        terminal = self._left.enter_context(self.terminal(words, self._directory, self._environment))
         with (self._top / ".terminals").open("a") as pids:
             print(terminal.process.pid, file=pids)
         for line in command.printed:
@@ -273,7 +292,12 @@ def environment_of(directory: Path, base_url: str) -> dict[str, str]:
         if not name.startswith(("OPENAI_", "LOCAL_", "CODEACT_", "PYTEST_"))
         and name not in ("NO_COLOR", "FORCE_COLOR")
     }
+    home = Path.home()
     return kept | {
+        "HOME": str(directory),
+        # packages are fetched once, from where this machine is told to
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(home / ".cache")),
+        "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", str(home / ".config")),
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": "sk-scripted",
         "XDG_STATE_HOME": str(directory / ".state-home"),
