@@ -12,6 +12,8 @@ from documents import PAGES, ROOT, blocks_of
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from codeact_team.core.events import Event
+
 LONGEST_SENTENCE = 30
 """Words; a piece of code is one."""
 
@@ -78,7 +80,9 @@ def _vocabulary() -> frozenset[str]:
         *(ROOT / "configs").glob("*.yaml"),
         ROOT / "pyproject.toml",
     ]
-    return frozenset(word for source in sources for word in re.findall(r"\w+", source.read_text()))
+    words = frozenset(word for source in sources for word in re.findall(r"\w+", source.read_text()))
+    # the types of events are made from the names of their classes
+    return words | Event.kinds.keys()
 
 
 @pages
