@@ -108,7 +108,10 @@ def _fields(kind: type, without: set[str]) -> str:
     hints, explained = get_type_hints(kind), _explained(kind)
     names = [field.name for field in fields(kind) if field.name not in without]
     rows = [(f"`{name}`", _words(hints[name]), explained.get(name, "")) for name in names]
-    return _table(("field", "value", "meaning"), rows) if rows else ""
+    if not any(explained.get(name) for name in names):
+        # the text above says it all
+        return _table(("field", "value"), [row[:2] for row in rows]) if rows else ""
+    return _table(("field", "value", "meaning"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -30,7 +30,9 @@ def commands() -> str:
 def settings() -> str:
     """Every component with its settings, from the JSON Schema of configs."""
     _, *sections = re.split(r"^(?=## )", config_reference(), flags=re.MULTILINE)
-    return "".join(sections)
+    # the page itself says to what package they belong; a bound stays on one line with its sign
+    text = re.sub(r"^## codeact_team\.", "## ", "".join(sections), flags=re.MULTILINE)
+    return re.sub(r"(?<=[≥≤>]) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
 def _directive(make: Callable[[], str]) -> type[SphinxDirective]:

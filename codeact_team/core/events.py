@@ -50,7 +50,7 @@ class AgentEvent(Event):
 
 @dataclass(kw_only=True)
 class Opened(Event):
-    """A team is loaded, with the relaxations of its sandboxes in words, and the host directories, which last, of its code."""
+    """A team is loaded; ``relaxations`` are those of its sandboxes, and ``workspaces`` the host directories of its code."""
 
     relaxations: Sequence[str] = ()
     workspaces: Sequence[str] = ()
