@@ -5,8 +5,10 @@ import sys
 from enum import Enum
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
+from sphinx.application import Sphinx
 from sphinx.util.typing import stringify_annotation
 
 from codeact_team.core.settings import field_docs
@@ -46,20 +48,30 @@ copybutton_prompt_text = "$ "
 _LONG_TEXT = re.compile(r"""='((?:[^'\\]|\\.){40})(?:[^'\\]|\\.)+'|="((?:[^"\\]|\\.){40})(?:[^"\\]|\\.)+\"""")
 
 
-def _short_signature(_app, what, name, part, _options, signature, returns):
+def _short_signature(
+    _app: Sphinx,
+    what: str,
+    name: str,
+    part: Any,
+    _options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
     """Leave out the parameters of classes that are only read, and the ends of long texts."""
     if what == "class" and (issubclass(part, Enum) or name.endswith(("Config", "Record", "Result"))):
         return "", None
     return signature and _LONG_TEXT.sub(lambda text: f"='{text[1] or text[2]}…'", signature), returns
 
 
-def _whole_first_line(_app, what, _name, _part, _options, lines):
+def _whole_first_line(
+    _app: Sphinx, what: str, _name: str, _part: object, _options: object, lines: list[str]
+) -> None:
     """Keep napoleon from taking what stands before a colon for the type of an attribute."""
     if what == "attribute":
         lines[:0] = ["..", ""]
 
 
-def _fields(_app, what, name, part, _options, lines):
+def _fields(_app: Sphinx, what: str, name: str, part: Any, _options: object, lines: list[str]) -> None:
     """List the fields of a Pydantic model, as of a dataclass. Those of a config are parameters of its component."""
     if what == "class" and issubclass(part, BaseModel) and not name.endswith("Config"):
         docs = field_docs(part)
@@ -68,7 +80,7 @@ def _fields(_app, what, name, part, _options, lines):
             lines.append(f":vartype {field}: {stringify_annotation(info.annotation, 'smart')}")
 
 
-def setup(app):
+def setup(app: Sphinx) -> None:
     """Mend what autodoc makes of docstrings."""
     app.connect("autodoc-process-signature", _short_signature)
     app.connect("autodoc-process-docstring", _whole_first_line, priority=1)

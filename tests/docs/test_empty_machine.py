@@ -9,10 +9,12 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from documents import PAGES, ROOT, Block, commands_of
 from running import PageRun
+from support.fork_server import Forked
 from support.terminal import Terminal
 
 MINUTES = 10
@@ -59,7 +61,7 @@ class OnAnEmptyMachine(PageRun):
         )
         os.close(theirs)
         try:
-            yield Terminal(process, ours)
+            yield Terminal(cast("Forked", process), ours)
         finally:
             with suppress(OSError):
                 os.close(ours)
