@@ -1,6 +1,6 @@
 """Contents of a journal that are kept beside its lines, the references that stand for them, and the room that a run may take.
 
-FORMAT.md lists the references.
+docs/reference/journal.md lists the references.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def used_by(directory: Path) -> int:
     return used
 
 
-# FORMAT.md describes these references
+# docs/reference/journal.md describes these references
 REFERENCE = "$blob"
 SEE = "$see"
 SINCE = "$since"

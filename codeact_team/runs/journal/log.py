@@ -1,6 +1,6 @@
 """A file of JSON objects, one a line, that only grows. What is written survives the end of the process at any moment.
 
-FORMAT.md describes the end of a line. Logs may be hostile: lines and files that are longer than any of ours are damaged.
+docs/reference/journal.md describes the end of a line. Logs may be hostile: lines and files that are longer than any of ours are damaged.
 """
 
 from __future__ import annotations

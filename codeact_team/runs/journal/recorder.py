@@ -55,7 +55,7 @@ Files = Mapping[str, RecordedFile]
 
 
 class Recorder:
-    """Writes the journal of a run, as FORMAT.md describes it. No other process does until it is closed.
+    """Writes the journal of a run, as docs/reference/journal.md describes it. No other process does until it is closed.
 
     Args:
         directory: The directory of the run.
