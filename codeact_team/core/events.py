@@ -209,7 +209,7 @@ class BlockEnded(EffectEnded):
     """Code blocks have ended; the fields are those of :class:`~codeact_team.core.execution.SessionResult`.
 
     Attributes:
-        exit_code: ``None`` if they have no result; then ``error`` says why.
+        exit_code: 0 for success; ``None`` if they have no result, and ``error`` says why.
         artifacts: The figures, pictures and tables that they have shown, in order, without their bytes.
         message_id: The id of the message with the result, if there is one.
     """
