@@ -89,8 +89,6 @@ class WorkbenchError(CodeActTeamError, RuntimeError):
 class JournalError(CodeActTeamError, RuntimeError):
     """The journal of a run cannot be written or read, or is damaged."""
 
-    guide = "runs"
-
 
 class RecordedError(CodeActTeamError, RuntimeError):
     """An error that is known from the journal of a run.

@@ -50,9 +50,10 @@ _EPOCH = 1e9
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
     """An error and its remedy for a person, without a traceback, and without the secrets of ``environ``."""
-    status = _status(error)
+    # one that may succeed later is told while it is tried again
+    status, guide = _status(error), None if is_transient(error) else "models"
     if isinstance(error, CodeActTeamError):
-        text = f"{error}; more: codeact-team help {error.guide}" if error.guide else str(error)
+        text, guide = str(error), error.guide
     elif status is not None:
         text = _refusal(status, error)
     elif _is_named(error, "APITimeoutError"):
@@ -73,8 +74,8 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
             "another way this time; use a config with a model, such as `team`"
         )
     else:
-        text = f"{_in_one_line(_named(error))}; CODEACT_TEAM_DEBUG=1 shows where it comes from"
-    return without_secrets(text, environ)
+        text, guide = f"{_in_one_line(_named(error))}; CODEACT_TEAM_DEBUG=1 shows where it comes from", None
+    return without_secrets(text if guide is None else f"{text}; more: codeact-team help {guide}", environ)
 
 
 def is_transient(error: BaseException) -> bool:
