@@ -25,7 +25,7 @@ class CodeActTeamError(Exception):
     """Base of all errors of this package; its text says what is wrong and what to do.
 
     Attributes:
-        guide: The guide that tells more, as ``codeact-team help`` takes it, if there is one.
+        guide: The topic of ``codeact-team help`` that tells more, or ``None``.
     """
 
     guide: ClassVar[str | None] = None

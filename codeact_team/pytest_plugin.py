@@ -16,7 +16,7 @@ def replay_run() -> Callable[..., None]:
 
     One line is a test, such as ``replay_run("tests/runs/report", overrides=["config.code_executor.config.image=new"])``. The
     arguments are those of :func:`codeact_team.replay_run`, which tests that are async await instead. The run may have been
-    recorded by somebody else: a test is trusted, and so is what it names.
+    recorded by somebody else: a test is trusted, and so are the runs that it names.
     """
 
     def replay(run: str | os.PathLike[str], **options: Any) -> None:

@@ -56,7 +56,7 @@ WORN_PHRASES = {
     r"elsewhere": 9,
     r"stands?": 27,
     r"nobody": 45,
-    r"there (is|are)": 194,
+    r"there (is|are)": 193,
 }
 """How often each occurs in the package, as a reader has to guess what it means. The numbers may only fall."""
 

@@ -33,7 +33,7 @@ def show_guide(screen: Screen, topic: str, commands: Collection[str]) -> None:
     if topic not in guides:
         known = [*guides, *commands]
         raise SettingError(
-            f"there is no guide {topic!r}{did_you_mean(topic, known) or '; codeact-team help lists them'}"
+            f"no guide is called {topic!r}{did_you_mean(topic, known) or '; codeact-team help lists them'}"
         )
     text = _LINK.sub(_named, guides[topic].read_text(encoding="utf-8"))
     if screen.renders:

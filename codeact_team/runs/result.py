@@ -50,7 +50,7 @@ _EPOCH = 1e9
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
     """An error and its remedy for a person, without a traceback, and without the secrets of ``environ``."""
-    # one that may succeed later is told while it is tried again
+    # a refusal that may pass is shown while it is tried again
     status, guide = _status(error), None if is_transient(error) else "models"
     if isinstance(error, CodeActTeamError):
         text, guide = str(error), error.guide

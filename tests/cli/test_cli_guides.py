@@ -80,7 +80,7 @@ def test_a_guide_of_the_name_of_a_command_says_where_its_options_are(tmp_path: P
 def test_an_unknown_topic_is_an_error_with_the_nearest_one(tmp_path: Path) -> None:
     result = codeact_team("help", "platform", cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr == "error: there is no guide 'platform'; did you mean 'platforms'?\n"
+    assert result.stderr == "error: no guide is called 'platform'; did you mean 'platforms'?\n"
 
 
 @pytest.mark.parametrize("guide", sorted(NAMED))
