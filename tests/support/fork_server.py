@@ -370,8 +370,13 @@ def start(
                 pipes[name] = open(writing, "wb", 0) if name == "stdin" else open(reading, "rb")
             descriptors.append(stream)
         asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        asked.connect(address())
-        socket.send_fds(asked, [json.dumps(request).encode()], descriptors)
+        try:
+            asked.connect(address())
+            socket.send_fds(asked, [json.dumps(request).encode()], descriptors)
+        except BaseException:
+            # else the other side waits for a request for ever
+            asked.close()
+            raise
         return Forked(asked, pipes)
 
 
