@@ -18,7 +18,9 @@ _NEEDS_DOCKER = re.compile(
 
 def _parameter(name: str) -> object:
     needs_docker = any(_NEEDS_DOCKER.search(block.text) for block in blocks_of(PAGES[name]))
-    return pytest.param(name, marks=[pytest.mark.docker] if needs_docker else [])
+    is_short = name in ("README", "tutorial")
+    marks = [*([pytest.mark.docker] if needs_docker else []), *([] if is_short else [pytest.mark.long])]
+    return pytest.param(name, marks=marks)
 
 
 @pytest.mark.parametrize("name", [_parameter(name) for name, page in PAGES.items() if blocks_of(page)])
