@@ -91,7 +91,7 @@ class ExecutingConfig(AgentConfig):
     """What happens to a question when there is nobody to answer it: `deny`, or `park`. A run that is parked waits until
     nothing else is under way, and ends. After `codeact-team answer`, `codeact-team resume` continues it, on whatever day.
     The code that asked then runs again, and its earlier calls get the same answers. If it could reach more than its
-    workspace, such as a network, it does not run again: its outcome is reported as unknown, its variables are lost, and it
+    workspace, such as a network, it does not run again. Its outcome is reported as unknown, its variables are lost, and it
     has to ask again. In a run that is not recorded, the question is denied."""
     approval_handler: Annotated[Handler | str | None, in_config(FunctionPath | None)] = None
     """Import path, `module:function`, of the function that is asked. Default: the person at the terminal."""

@@ -146,16 +146,16 @@ def batch(
 ) -> None:
     """Run a team, or a single agent, on many tasks, each in a sandbox of its own.
 
-    A task has a `text`, and may have an `id`, `files` to work with, the `expected` answer, or a `checker`: Python that
-    raises an AssertionError if `answer` is wrong, in a sandbox. A line that is broken is reported, and the others run.
+    A task has a `text`, and may have an `id`, `files` to work with, the `expected` answer, or a `checker`. A checker is
+    Python that runs in a sandbox and raises an AssertionError if `answer` is wrong. A line that is broken is reported, and the others run.
 
     DIR gets results.jsonl, with a line for each task, runs/, where show, resume and replay find each run, and files/, with
     what each has made or changed. The same command goes on where it was interrupted: what is done is skipped, what was half
     done is resumed, and what has failed is tried again.
 
-    Exit codes: 0 all accepted and no answer wrong, 1 not all, 2 bad input or environment, a broken line, a task or a
-    checker that failed, 3 some are parked, until a person has answered, 75 some failed that may succeed later, 129 hung up, 130
-    interrupted, 143 terminated.
+    Exit codes: 0 all accepted and no answer wrong, 1 not all, 3 some are parked until a person has answered, 129 hung up, 130
+    interrupted, 143 terminated. Code 2 says that the input or the environment is bad, or that a task or a checker failed.
+    Code 75 says that tasks failed that may succeed later.
     """
     with reported(working=not as_json) as screen:
         from codeact_team.batch.settings import BatchSettings

@@ -80,9 +80,9 @@ def run(
 
     The answer is printed last. Without acceptance that is the best answer so far, and says so.
 
-    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 3 parked, until a person has answered, 75 the
-    model's server is not there or overloaded, and the same command may succeed later, 129 hung up, 130 interrupted, 143
-    terminated.
+    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 3 parked until a person has answered, 129 hung up,
+    130 interrupted, 143 terminated. Code 75 says that the model's server is not there or overloaded: the same command may
+    succeed later.
     """
     with reported(working=not (as_json or quiet) and task != "-") as screen:
         from codeact_team.batch.alone import PatientCalls
@@ -298,8 +298,8 @@ def chat(
     The chat is kept as a run is: `chat --continue`, or `resume`, resumes it with its variables, also after
     a kill. `runs`, `show`, `replay` and `export` know it.
 
-    Exit codes: 0 ended, 1 a message of standard input could not be worked on, 2 bad input or environment, 3 parked, until
-    a person has answered, 75 as 1, but the same may succeed later, 129 hung up, 130 interrupted, 143 terminated.
+    Exit codes: 0 ended, 2 bad input or environment, 3 parked until a person has answered, 129 hung up, 130 interrupted,
+    143 terminated. Code 1 says that a message of standard input failed, and 75 that the same may succeed later.
     """
     with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.batch.alone import PatientCalls

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from documents import PAGES, ROOT, blocks_of
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from reference_pages import commands, event_types, settings
 
 from codeact_team.core.events import Event
 
@@ -26,8 +27,8 @@ _TEXTS = {**PAGES, **{name: ROOT / f"{name}.md" for name in ("CONTRIBUTING", "SE
 pages = pytest.mark.parametrize("page", _TEXTS.values(), ids=_TEXTS)
 
 
-def _inlines(page: Path) -> Iterator[tuple[int, Token]]:
-    for token in MarkdownIt().enable("table").parse(page.read_text()):
+def _inlines(text: str) -> Iterator[tuple[int, Token]]:
+    for token in MarkdownIt().enable("table").parse(text):
         if token.type == "inline":
             yield (token.map or [0])[0] + 1, token
 
@@ -37,26 +38,30 @@ def _prose(token: Token) -> str:
     return "".join(words.get(child.type, child.content) for child in token.children or ())
 
 
+def _long_sentences(text: str) -> Iterator[str]:
+    for line, token in _inlines(text):
+        for sentence in _END.split(_prose(token)):
+            if (words := len(sentence.split())) > LONGEST_SENTENCE:
+                yield f"line {line}: {words} words: {sentence}"
+
+
 @pages
 def test_no_sentence_is_longer_than_one_reads_at_once(page: Path) -> None:
-    long = [
-        f"{page}:{line}: {len(sentence.split())} words: {sentence}"
-        for line, token in _inlines(page)
-        for sentence in _END.split(_prose(token))
-        if len(sentence.split()) > LONGEST_SENTENCE
-    ]
-    assert not long, "\n".join(long)
+    assert not list(_long_sentences(page.read_text()))
+
+
+@pytest.mark.parametrize("made", [commands, settings, event_types])
+def test_no_sentence_of_the_reference_is_longer_either(made: Callable[[], str]) -> None:
+    assert not list(_long_sentences(made()))
 
 
 @functools.cache
 def _help() -> str:
-    from reference_pages import commands
-
     return commands()
 
 
 def _code(page: Path) -> Iterator[str]:
-    for _, token in _inlines(page):
+    for _, token in _inlines(page.read_text()):
         yield from (child.content for child in token.children or () if child.type == "code_inline")
     for block in blocks_of(page):
         if block.language == "console":
@@ -95,7 +100,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 
 @pages
 def test_every_link_leads_to_a_file(page: Path) -> None:
-    for line, token in _inlines(page):
+    for line, token in _inlines(page.read_text()):
         for child in token.children or ():
             target = str(child.attrGet("href") or child.attrGet("src") or "")
             if target and not re.match(r"[a-z]+:|#", target):
