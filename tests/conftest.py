@@ -113,6 +113,8 @@ def offline_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = use_index(tmp_path, monkeypatch)
     for name in ("pandas", "matplotlib"):
         make_wheel(index, name)
+    # whoever wants the real ones must not find these
+    monkeypatch.setenv("XDG_CACHE_HOME", os.path.join(os.environ["XDG_CACHE_HOME"], "offline"))
 
 
 @pytest.fixture
