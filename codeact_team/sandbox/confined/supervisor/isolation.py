@@ -12,6 +12,7 @@ import select
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system import kernel
@@ -32,6 +33,8 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
 SHARED_MEMORY = "/dev/shm"
 """Private to a sandbox, where the semaphores of ``multiprocessing`` need it."""
 _SHARED_MEMORY_MIB = 64
+TEMPORARY = "/tmp"
+"""Private to a sandbox, too, where its mounts allow that: many programs do not ask for ``TMPDIR``."""
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
 _MOST_FILES = 1 << 16
@@ -131,7 +134,8 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
     """Make a root for this process that contains only what its programs may see.
 
     Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
-    system in memory, which counts as memory. Each directory of ``moved`` is shown at the place named with it.
+    system in memory, which counts as memory, and is at ``/tmp``, too, unless that has to show what is there on this machine.
+    Each directory of ``moved`` is shown at the place named with it.
 
     Raises:
         OSError: If the kernel refuses it. This process may be of no more use then.
@@ -158,11 +162,48 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
     read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
     checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
-    _attach(writable, f"{place}{settings.workspace}")
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
     _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
-    _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib)
+    if _can_have_temporary(settings, paths):
+        _mount_temporary(place, settings.private, settings.tmpfs_mib)
+    else:
+        _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib)
+    _attach(writable, f"{place}{settings.workspace}")
     _make_root(place)
+
+
+def _can_have_temporary(settings: Confinement, paths: _TracedPaths) -> bool:
+    """Whether ``/tmp`` need not be the one of this machine, nor a link, nor hold a link that code could replace."""
+    shown = any(_is_below(TEMPORARY, path) for path in (*paths.ends, settings.workspace))
+    return not shown and not any(TEMPORARY in (path, os.path.dirname(path)) for path in paths.links)
+
+
+def _mount_temporary(place: str, private: str, mib: int) -> None:
+    """Mount a file system in memory as ``/tmp``, and as the private directory, in the new root at ``place``.
+
+    The names in ``/tmp`` that lead to visible paths stay read-only. Each is a mount, so that code can neither rename nor
+    replace it.
+    """
+    temporary = f"{place}{TEMPORARY}"
+    os.makedirs(temporary, exist_ok=True)
+    is_below = os.path.dirname(private) == TEMPORARY
+    names = set(os.listdir(temporary)) - ({os.path.basename(private)} if is_below else set())
+    trees = {name: _tree(f"{temporary}/{name}") for name in names}
+    _mount_memory(temporary, mib)
+    for name, tree in trees.items():
+        _show(tree, f"{temporary}/{name}")
+    source = f"{place}{private}" if is_below else temporary
+    os.makedirs(source, 0o700, exist_ok=True)
+    # a mount, as the names above
+    _attach(_tree(source), f"{place}{private}")
+
+
+def own_temporary(settings: Confinement) -> Sequence[str]:
+    """``/tmp``, if this process sees one of its sandbox's own."""
+    with suppress(OSError):
+        if os.stat(TEMPORARY).st_dev == os.stat(settings.private).st_dev:
+            return [TEMPORARY]
+    return []
 
 
 class _TracedPaths:

@@ -58,7 +58,13 @@ def by_kernel(
     loaded: LoadedProgram | None,
 ) -> Start:
     """Start programs that the kernel alone confines."""
-    writable = [settings.workspace, settings.private, os.devnull, SHARED_MEMORY]
+    writable = [
+        settings.workspace,
+        settings.private,
+        os.devnull,
+        SHARED_MEMORY,
+        *isolation.own_temporary(settings),
+    ]
     # the mount view shows as much of /proc as may be seen
     shown = ["/proc", *(place for _, place in mounts)]
 
@@ -91,7 +97,7 @@ def by_sandlock(
     if mounts is None:
         denied += _METADATA_CALLS
     else:
-        writable.append(SHARED_MEMORY)
+        writable += [SHARED_MEMORY, *isolation.own_temporary(settings)]
 
     def start(
         argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
