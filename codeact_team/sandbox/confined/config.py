@@ -70,7 +70,7 @@ class ConfinedSandboxConfig(BaseModel):
     cpus: float = Field(default=1.0, gt=0)
     """How many processors' worth of time the code may take, if this machine delegates a control group."""
     tmpfs_mib: int = Field(default=256, ge=1)
-    """Size of the private temporary directory, in MiB. It counts as memory."""
+    """Size of the private temporary directory and `/tmp` together, in MiB. It counts as memory."""
     readable: list[str] = Field(default_factory=list)
     """More files or directories of this machine that the code may read."""
     environment: dict[str, str] = Field(default_factory=dict)
