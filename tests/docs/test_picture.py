@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 
 import pyte
@@ -69,9 +70,10 @@ def shown(screen: pyte.Screen) -> list[Text]:
 def styled(cells: Mapping[int, Char]) -> Text:
     """A line with its colours."""
     text = Text()
-    for column in range(COLUMNS):
-        cell = cells[column]
-        text.append(cell.data, Style(color=color(cell.fg), bold=cell.bold, italic=cell.italics))
+    for (name, bold, italic), same in groupby(
+        (cells[column] for column in range(COLUMNS)), lambda cell: (cell.fg, cell.bold, cell.italics)
+    ):
+        text.append("".join(cell.data for cell in same), Style(color=color(name), bold=bold, italic=italic))
     text.rstrip()
     return text
 
