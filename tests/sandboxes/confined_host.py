@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.errors import ConfinementError
+from codeact_team.sandbox.base import Cause
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
 from codeact_team.sandbox.confined.supervisor import isolation
@@ -83,15 +84,18 @@ def targets() -> Generator[tuple[str, int]]:
         yield outside, tcp.getsockname()[1]
 
 
-def _is_shared(place: str) -> bool:
-    # shared memory is the sandbox's own where it has namespaces
-    return os.path.realpath(place) != isolation.SHARED_MEMORY
+def _is_shared(place: str, sandbox: ConfinedSandbox) -> bool:
+    # shared memory is the sandbox's own where it has namespaces, and so are temporary files
+    own = [isolation.SHARED_MEMORY, *([isolation.TEMPORARY] if Cause.UNSEEN in sandbox.limits else [])]
+    return os.path.realpath(place) not in own
 
 
 async def attack(sandbox: ConfinedSandbox) -> list[str]:
     """Run the attacks in a started sandbox; the names of those that succeeded."""
     with targets() as (outside, port):
-        places = [place for place in ("/", *glob.glob("/*/"), *glob.glob("/*/*/")) if _is_shared(place)]
+        places = [
+            place for place in ("/", *glob.glob("/*/"), *glob.glob("/*/*/")) if _is_shared(place, sandbox)
+        ]
         process = await sandbox.spawn([sandbox.python, "-", str(os.getpid()), outside, str(port), *places])
         await process.write(ATTACKS)
         await process.close_stdin()
