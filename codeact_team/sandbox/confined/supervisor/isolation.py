@@ -134,7 +134,7 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
     """Make a root for this process that contains only what its programs may see.
 
     Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
-    system in memory, which counts as memory, and is at ``/tmp``, too, unless that has to show what is there on this machine.
+    system in memory, which counts as memory, and is at ``/tmp``, too, unless programs have to see the machine's own.
     Each directory of ``moved`` is shown at the place named with it.
 
     Raises:
