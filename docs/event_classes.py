@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
-from itertools import pairwise
 from pydoc import locate
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -24,6 +21,7 @@ from codeact_team.config.schema import markdown
 from codeact_team.core import effects, events
 from codeact_team.core.effects import Event, SpanEvent
 from codeact_team.core.events import AgentEvent
+from codeact_team.core.settings import attribute_docs
 from codeact_team.runs import result as run_results
 
 _GROUPS = {"Events of a run": (events, effects, run_results), "Events of a batch": (batch_results,)}
@@ -162,23 +160,7 @@ def _named(kind: type) -> Iterator[type]:
 
 def _docs_below(kind: type) -> Mapping[str, str]:
     """The docstrings below its fields or members."""
-    try:
-        source = inspect.getsource(kind)
-    except (OSError, TypeError):
-        return {}
-    (definition,) = ast.parse(textwrap.dedent(source)).body
-    docs = dict[str, str]()
-    body: list[ast.stmt] = getattr(definition, "body", [])
-    for field, doc in pairwise(body):
-        match field, doc:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                docs[name] = _shown(" ".join(text.split()))
-            case _:
-                pass
-    return docs
+    return {name: _shown(text) for name, text in attribute_docs(kind).items()}
 
 
 def _docstring(kind: type) -> str:

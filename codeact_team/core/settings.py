@@ -175,8 +175,13 @@ def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
         name: text
         for owner in reversed(model.__mro__)
         if issubclass(owner, BaseModel) and owner is not BaseModel
-        for name, text in _docs_of_module(owner.__module__).get(owner.__qualname__, {}).items()
+        for name, text in attribute_docs(owner).items()
     }
+
+
+def attribute_docs(kind: type) -> Mapping[str, str]:
+    """The docstring of each field, or member, of a class at the top of a module, on one line; without those it inherits."""
+    return _docs_of_module(kind.__module__).get(kind.__qualname__, {})
 
 
 @functools.cache
@@ -194,7 +199,10 @@ def _docs_of_module(module: str) -> Mapping[str, Mapping[str, str]]:
 def _docs_in(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, doc in zip(definition.body, definition.body[1:], strict=False):
         match field, doc:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
                 yield name, " ".join(text.split())
             case _:
                 pass
