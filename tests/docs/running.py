@@ -2,6 +2,7 @@
 
 - A `console` block has commands behind `$ `, run by bash in one directory, and below each what it prints. A command has to
   succeed, unless a comment behind it says `# exit code N`.
+- A `console install` block installs this package, which is done only on an empty machine.
 - Where a line below it shows what a person types behind a prompt, or `^C` or `^D`, it runs on a terminal.
 - A block whose first line is a comment with the name of a file is that file.
 - Other `python` blocks run one after the other in one program, where `await` stands at the top.
@@ -69,7 +70,7 @@ def _reply(data: Any) -> AnyReply:
 
 
 class PageRun:
-    """Runs a page in a directory, in which it finds what `files` has.
+    """Runs a page in a directory.
 
     Args:
         name: The page's name.
