@@ -34,6 +34,8 @@ def logs_as_notices(notify: Notify, *, debugging: bool = False) -> Generator[Non
             notify("warning", str(message))
 
     with warnings.catch_warnings():
+        # of AutoGen's client where a server answers with the name that it was asked for, as proxies do
+        warnings.filterwarnings("ignore", "Resolved model mismatch", UserWarning)
         warnings.showwarning = show
         try:
             yield

@@ -35,6 +35,8 @@ def test_a_chat_has_them_too(tmp_path: Path):
     assert result.returncode == 0, result.stderr
     assert "Hello." in result.stdout
     assert server.requests[0]["model"] == "gpt-4.1"
+    # the server answers with that name, where AutoGen's tables have one with a date
+    assert "mismatch" not in result.stderr
 
 
 @pytest.mark.parametrize(
