@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import partial
 from pathlib import PurePosixPath
 
 from markdown_it import MarkdownIt
@@ -35,7 +36,7 @@ def show_guide(screen: Screen, topic: str, commands: Collection[str]) -> None:
         raise SettingError(
             f"no guide is called {topic!r}{did_you_mean(topic, known) or '; codeact-team help lists them'}"
         )
-    text = _LINK.sub(_named, guides[topic].read_text(encoding="utf-8"))
+    text = _LINK.sub(partial(_named, guides), guides[topic].read_text(encoding="utf-8"))
     if screen.renders:
         prose = RenderedProse(screen.width)
         screen.rendered([*prose.add(_unwrapped(text)), *prose.end()])
@@ -55,7 +56,7 @@ def _unwrapped(text: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _named(link: re.Match[str]) -> str:
+def _named(guides: Collection[str], link: re.Match[str]) -> str:
     """A link as a person follows it in a terminal."""
     text, target = link["text"], link["target"]
     if target.startswith("http"):
@@ -63,4 +64,4 @@ def _named(link: re.Match[str]) -> str:
     path = PurePosixPath(target.partition("#")[0])
     if path.suffix not in ("", ".md"):
         return f"{text} (`{str(path).replace('../', '')}`)"
-    return f"{text} (`codeact-team help {path.stem}`)" if path.stem in shipped_guides() else text
+    return f"{text} (`codeact-team help {path.stem}`)" if path.stem in guides else text
