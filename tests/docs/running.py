@@ -20,14 +20,15 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 import yaml
 from documents import Block, Command, blocks_of, commands_of
 from support import fork_server
+from support.command_line import environment
 from support.openai_server import AnyReply, Asked, HttpError, Json, Slow, Text, Truncated
 from support.terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
@@ -253,18 +254,13 @@ def _normal(text: str) -> str:
     return text
 
 
-class _told:
+@contextmanager
+def _told(page: Path, line: int) -> Generator[None]:
     """Says in an error of which line of the page it is."""
-
-    def __init__(self, page: Path, line: int) -> None:
-        self._place = f"{page}:{line}"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, AssertionError):
-            raise AssertionError(f"{self._place}: {error}") from None
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{page}:{line}: {error}") from None
 
 
 def _programs(directory: Path) -> Path:
@@ -287,20 +283,14 @@ def _programs(directory: Path) -> Path:
 
 def environment_of(directory: Path, base_url: str) -> dict[str, str]:
     """The variables of a page's programs: a home of their own, and the scripted model."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "LOCAL_", "CODEACT_", "PYTEST_"))
-        and name not in ("NO_COLOR", "FORCE_COLOR")
-    }
     home = Path.home()
-    return kept | {
-        "HOME": str(directory),
+    return environment(
+        HOME=str(directory),
         # packages are fetched once, from where this machine is told to
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(home / ".cache")),
-        "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", str(home / ".config")),
-        "OPENAI_BASE_URL": base_url,
-        "OPENAI_API_KEY": "sk-scripted",
-        "XDG_STATE_HOME": str(directory / ".state-home"),
-        "COLUMNS": "100",
-    }
+        XDG_CACHE_HOME=os.environ.get("XDG_CACHE_HOME", str(home / ".cache")),
+        XDG_CONFIG_HOME=os.environ.get("XDG_CONFIG_HOME", str(home / ".config")),
+        OPENAI_BASE_URL=base_url,
+        OPENAI_API_KEY="sk-scripted",
+        XDG_STATE_HOME=str(directory / ".state-home"),
+        COLUMNS="100",
+    )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +14,7 @@ import pytest
 from documents import PAGES, ROOT, Block, commands_of
 from running import PageRun
 from support.fork_server import Forked
-from support.terminal import Terminal
+from support.terminal import Terminal, terminal_of
 
 MINUTES = 10
 
@@ -47,26 +46,19 @@ class OnAnEmptyMachine(PageRun):
             timeout=300,
         )
 
-    @contextmanager
     def terminal(
         self, command: Sequence[str], directory: Path, environment: Mapping[str, str]
-    ) -> Generator[Terminal]:
-        ours, theirs = pty.openpty()
-        process = subprocess.Popen[bytes](
-            [*self._exec(directory, environment, "-t"), *command],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        try:
-            yield Terminal(cast("Forked", process), ours)
-        finally:
-            with suppress(OSError):
-                os.close(ours)
-            process.kill()
-            process.wait(30)
+    ) -> AbstractContextManager[Terminal]:
+        arguments = [*self._exec(directory, environment, "-t"), *command]
+
+        def begin(terminal: int) -> Forked:
+            process = subprocess.Popen[bytes](
+                arguments, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+            )
+            # its interface is that, as far as a terminal needs it
+            return cast("Forked", process)
+
+        return terminal_of(begin)
 
     def _exec(self, directory: Path, environment: Mapping[str, str], *options: str) -> Sequence[str]:
         variables = [part for name, text in environment.items() for part in ("-e", f"{name}={text}")]

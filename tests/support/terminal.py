@@ -8,7 +8,7 @@ import re
 import select
 import termios
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -100,22 +100,33 @@ def on_a_terminal(
     *arguments: str, cwd: Path, command: Sequence[str] = COMMAND, typed: Sequence[str] = (), **variables: str
 ) -> Generator[Terminal]:
     """A command on a terminal on which these keys were ``typed`` before it began."""
+    variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
+
+    def begin(terminal: int) -> Forked:
+        return start(
+            [*command[1:], *arguments],
+            cwd=cwd,
+            # a pseudo-terminal does not say where its cursor is
+            environment=environment(
+                TERM="xterm-256color", PROMPT_TOOLKIT_NO_CPR="1", COLUMNS="100", LINES="40", **variables
+            ),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            # so that Ctrl-C is a signal where it is no key
+            terminal=True,
+        )
+
+    with terminal_of(begin, typed) as terminal:
+        yield terminal
+
+
+@contextmanager
+def terminal_of(begin: Callable[[int], Forked], typed: Sequence[str] = ()) -> Generator[Terminal]:
+    """The terminal of the program that ``begin`` starts on the descriptor which it is given."""
     ours, theirs = pty.openpty()
     os.write(ours, "".join(typed).encode())
-    variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
-    process = start(
-        [*command[1:], *arguments],
-        cwd=cwd,
-        # a pseudo-terminal does not say where its cursor is
-        environment=environment(
-            TERM="xterm-256color", PROMPT_TOOLKIT_NO_CPR="1", COLUMNS="100", LINES="40", **variables
-        ),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        # so that Ctrl-C is a signal where it is no key
-        terminal=True,
-    )
+    process = begin(theirs)
     os.close(theirs)
     try:
         yield Terminal(process, ours)
