@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from benchmarks.conftest import TABLE
 from documents import DOCS, PAGES
 
-TABLE = re.compile(r"<!-- figures -->\n(.*?)<!-- end of figures -->", re.DOTALL)
 MEASURED = re.compile(r"\b(\d[\d,.]*) (ms|MiB|times|tasks a second|small tasks a second)\b")
 MEASUREMENTS = (DOCS / "explanation" / "measurements.md").read_text()
 
