@@ -1,4 +1,4 @@
-"""Which tests run here: those with Docker need an engine and an image; benchmarks and long ones run when asked for.
+"""Which tests run here: those with Docker need an engine and an image; benchmarks, long ones and suites when asked for.
 
 With ``CODEACT_TEAM_REQUIRE_ALL=1`` a test that would be skipped fails.
 """
@@ -85,7 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    unasked = [mark for mark in ("benchmark", "long") if mark not in config.option.markexpr]
+    unasked = [mark for mark in ("benchmark", "long", "suites") if mark not in config.option.markexpr]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         items[:] = [item for item in items if item not in left_out]

@@ -1,0 +1,236 @@
+"""Virtual environments for other people's suites, and how a suite runs in one.
+
+A suite needs packages that this project does not depend on, so each has an environment of its own below ``build/suites``.
+It has the wheel of this checkout, as a user would install it, and is made again when the wheel or the requirements change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import glob
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from xml.etree import ElementTree
+
+import pytest
+import uv
+
+from codeact_team.executors.packages.installer import settings_for_uv
+
+ROOT = Path(__file__).parents[2]
+SUITES = ROOT / "build" / "suites"
+INSTALL_TIMEOUT = 900
+"""Seconds to fetch and unpack the packages of a suite."""
+
+Status = Literal["passed", "failed", "error", "skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a test of a suite ended.
+
+    Attributes:
+        status: ``skipped`` is said of an expected failure, too.
+        details: Why it did not pass, with the traceback.
+    """
+
+    status: Status
+    details: str = ""
+
+
+def suite_environment(name: str, *requirements: str, python: str = "3.11") -> Path:
+    """Make an environment with this package's wheel, pytest and these packages, unless it is there already.
+
+    Args:
+        name: The suite. Its environment is ``build/suites/NAME``.
+        requirements: What pip would install, such as ``langchain-tests==1.1.9``. Extras of ours are named as
+            ``codeact-team[deepagents]``; they are those of this checkout.
+        python: The version of Python; the test is skipped where this machine has none.
+
+    Returns:
+        The environment's Python.
+
+    Raises:
+        RuntimeError: If the packages cannot be had, or exclude each other.
+    """
+    with _alone(name):
+        wheel = _wheel()
+        directory, record = SUITES / name, SUITES / name / "made-from.json"
+        made_from = json.dumps([python, wheel.parent.name, *requirements])
+        interpreter = directory / "bin" / "python"
+        if not record.exists() or record.read_text() != made_from:
+            shutil.rmtree(directory, ignore_errors=True)
+            _uv("venv", "--python", _interpreter(python), str(directory))
+            ours = f"codeact-team @ {wheel.as_uri()}"
+            _uv(
+                "pip",
+                "install",
+                "--python",
+                str(interpreter),
+                ours,
+                "pytest",
+                "pytest-timeout",
+                *requirements,
+            )
+            record.write_text(made_from)
+        return interpreter
+
+
+def run_suite(
+    python: Path,
+    *arguments: str | Path,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 900,
+) -> Mapping[str, Outcome]:
+    """Run pytest in an environment, by none of our settings, and read its report.
+
+    Args:
+        python: The environment's Python.
+        arguments: The tests, and options of pytest, such as ``-o asyncio_mode=auto``.
+        cwd: An empty directory, in which it runs. A file that the tests import can be put there.
+        environment: Variables besides those of this process.
+        timeout: Seconds for the whole suite.
+
+    Returns:
+        The outcomes by ``Class::test``, or ``module::test`` of a test without a class.
+
+    Raises:
+        RuntimeError: If pytest could not run the tests, or none was found.
+        subprocess.TimeoutExpired: If the suite takes longer.
+    """
+    (cwd / "pytest.ini").write_text("[pytest]\n")
+    report = cwd / "report.xml"
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-q", f"--junitxml={report}", *arguments]
+    ran = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": str(cwd), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+    # 1: some tests failed
+    if ran.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with code {ran.returncode}:\n{ran.stdout[-4000:]}")
+    return {
+        f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}": _outcome(case)
+        for case in ElementTree.parse(report).iter("testcase")
+    }
+
+
+def assert_passed(outcomes: Mapping[str, Outcome], *, but: Mapping[str, str] | None = None) -> None:
+    """Assert that all tests of a suite passed or were skipped, but for those refused by design, which must fail.
+
+    Args:
+        outcomes: What ``run_suite`` returned.
+        but: The reason of each refusal by the test's name.
+    """
+    refused = but or {}
+    failed = {name: each for name, each in outcomes.items() if each.status in ("failed", "error")}
+    unexpected = [f"{name}: {each.details}" for name, each in failed.items() if name not in refused]
+    assert not unexpected, "\n\n".join(unexpected)
+    assert refused.keys() <= failed.keys(), f"not refused: {sorted(refused.keys() - failed.keys())}"
+
+
+def type_check(python: Path, *files: Path) -> None:
+    """Assert that files which need a suite's packages pass pyright in its environment, by our settings."""
+    checked = subprocess.run(
+        [sys.executable, "-m", "pyright", "--pythonpath", python, *files],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=INSTALL_TIMEOUT,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def _outcome(case: ElementTree.Element) -> Outcome:
+    for child in case:
+        match child.tag:
+            case "failure":
+                return Outcome("failed", child.text or "")
+            case "error":
+                return Outcome("error", child.text or "")
+            case "skipped":
+                return Outcome("skipped", child.attrib.get("message", ""))
+            case _:
+                pass
+    return Outcome("passed")
+
+
+@contextmanager
+def _alone(name: str) -> Generator[None]:
+    """Keep other workers from making the same environment."""
+    SUITES.mkdir(parents=True, exist_ok=True)
+    with (SUITES / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@functools.cache
+def _wheel() -> Path:
+    """The wheel of this checkout, in a directory named by its content, which is the same for the same sources."""
+    with tempfile.TemporaryDirectory(dir=SUITES) as directory:
+        _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory)
+        (built,) = Path(directory).glob("*.whl")
+        wheel = SUITES / "wheels" / hashlib.sha256(built.read_bytes()).hexdigest()[:16] / built.name
+        wheel.parent.mkdir(parents=True, exist_ok=True)
+        built.replace(wheel)
+    return wheel
+
+
+def _interpreter(version: str) -> str:
+    """A Python of this version that starts; a name on the path may belong to a program that chooses another."""
+    root = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
+    installed = sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))
+    for candidate in (sys.executable, shutil.which(f"python{version}"), *installed):
+        if candidate is not None and _version(candidate) == version:
+            return candidate
+    pytest.skip(f"this machine has no Python {version}")
+
+
+def _version(python: str) -> str:
+    """Its version without the last number; empty if it does not start."""
+    script = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([python, "-c", script], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _uv(*arguments: str) -> None:
+    environment, options = settings_for_uv(os.environ)
+    # that of these tests names no certificates, and their cache ends with them
+    environment.pop("SSL_CERT_DIR", None)
+    environment.setdefault("UV_CACHE_DIR", str(SUITES / "cache"))
+    # pip takes the best version of all indexes, uv otherwise that of the first
+    environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    variables = {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
+    options = options if arguments[0] == "pip" else ()
+    _run(uv.find_uv_bin(), *arguments, *options, environment={**environment, **variables})
+
+
+def _run(*command: str, environment: Mapping[str, str] | None = None) -> None:
+    ran = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=INSTALL_TIMEOUT,
+    )
+    if ran.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}:\n{ran.stdout}")
