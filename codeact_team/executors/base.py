@@ -11,7 +11,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
 from codeact_team.core.aio import Turns
-from codeact_team.core.execution import ExecutionResult, HostTools, Outcome
+from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import SettingError
@@ -169,7 +169,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         generation, setup = self.life.generation, self._runner.setup
         while generation.setup_done < len(setup) and not call.stop.done():
             one, output = setup[generation.setup_done], BoundedOutput()
-            end = await self._run_program(self._runner.read_setup(one), call, output)
+            call.begin_block(self._config.timeout)
+            end = await self._runner.run(self._runner.read_setup(one), self._environment, call, output)
             result = await self._conclude(end, call, output)
             if call.stop.done() and not call.timed_out:
                 return
@@ -224,7 +225,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             if loss is not None and self._runner.loss_before is not None:
                 state_lost = True
                 await output.remark(f"{self._runner.loss_before.format(loss)}\n")
-            end = await self._run_program(program, call, output, call.tools)
+            call.begin_block(self._config.timeout if call.timeout is None else call.timeout)
+            end = await self._runner.run(program, self._environment, call, output, call.tools)
             if is_last or call.stop.done() or end.ran or end.exit.lost is None:
                 break
             # the interpreter had ended before
@@ -237,12 +239,6 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         result.state_lost = result.state_lost or state_lost
         return result
 
-    async def _run_program(
-        self, program: Any, call: Call, output: BoundedOutput, tools: HostTools | None = None
-    ) -> BlockEnd:
-        call.begin_block(self._config.timeout)
-        return await self._runner.run(program, self._environment, call, output, tools)
-
     async def _conclude(self, end: BlockEnd | None, call: Call, output: BoundedOutput) -> BlockResult:
         """The result of a block, whose end is ``None`` if it never began. Adds remarks to the output."""
         sandbox = self._environment.sandbox
@@ -250,7 +246,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             ending = end.exit
         else:
             ending = Exit(0) if call.stop.done() else Exit(KILLED, lost=STOPPED)
-        result = judge(ending, call, sandbox, output, self._config.timeout)
+        result = judge(ending, call, sandbox, output)
         result.end = end
         remarks = [] if result.remark is None else [result.remark]
         lost = ending.lost

@@ -29,9 +29,11 @@ class Call:
 
     Attributes:
         stop: Done when the code has to stop; cancelled if the call is cancelled.
+        timeout: Seconds that each block of the user may take; ``None`` for the executor's.
         timed_out: Whether the reason is the time limit of a block.
         block_ended: Whether the present block has ended by itself, so that its time limit is off.
         exceeded: The setting of the workspace's quota that is the reason, if it is.
+        seconds: The time that the present block has.
         paused_for: Seconds for which the time of the blocks so far did not run.
     """
 
@@ -41,13 +43,16 @@ class Call:
         user: object,
         tools: HostTools | None,
         environment: Environment,
+        timeout: float | None = None,
     ) -> None:
         self.stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.user = user
         self.tools = tools
+        self.timeout = timeout
         self.timed_out = False
         self.block_ended = False
         self.exceeded: str | None = None
+        self.seconds = 0.0
         self.paused_for = 0.0
         self._environment = environment
         self._time: Timer | None = None
@@ -72,7 +77,7 @@ class Call:
 
     def begin_block(self, seconds: float) -> None:
         """Begin the time of a block, in seconds."""
-        self.block_ended = False
+        self.seconds, self.block_ended = seconds, False
         if self._time is None:
             self._check_in(self._environment.quota.pause)
         else:
@@ -370,15 +375,13 @@ class BlockResult:
     """The Python module whose absence ended it."""
 
 
-def judge(
-    ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput, timeout: int
-) -> BlockResult:
-    """The result of a block of the call, by its exit. It had ``timeout`` seconds."""
+def judge(ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput) -> BlockResult:
+    """The result of a block of the call, by its exit."""
     if call.exceeded is not None:
         return exceeded(call.exceeded, Outcome.COMPLETED if ending.lost is None else Outcome.LOST)
     if call.timed_out:
-        words = f"Timeout: stopped after {timeout} s, the limit that `timeout` sets."
-        return BlockResult(TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT, f"time (timeout: {timeout})", words)
+        words = f"Timeout: stopped after {call.seconds:g} s, the limit that `timeout` sets."
+        return BlockResult(TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT, f"time (timeout: {call.seconds:g})", words)
     if call.stop.cancelled():
         return BlockResult(1, Outcome.CANCELLED, remark="Code execution was cancelled.")
     if ending.lost is not None:

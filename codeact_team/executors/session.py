@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Sequence
 from copy import copy
@@ -261,8 +262,15 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         user: object | None = None,
         tools: HostTools | None = None,
         emit: Emit | None = None,
+        seconds: float | None = None,
     ) -> ExecutionResult:
-        call = Call(cancellation_token, self if user is None else user, tools, self._environment)
+        """Run the blocks as :meth:`SessionCodeExecutor.run_code_blocks` does.
+
+        ``seconds`` are the time that each block may take, in place of the setting ``timeout``.
+        """
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise SettingError(f"timeout is {seconds}: it must be a finite number above 0")
+        call = Call(cancellation_token, self if user is None else user, tools, self._environment, seconds)
         return await self._run(code_blocks, call, emit)
 
     def add_setup(self, code: str) -> None:

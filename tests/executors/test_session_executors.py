@@ -74,6 +74,23 @@ async def test_a_cancellation_while_the_code_is_sent_keeps_the_variables(
         assert await output(session, "kept") == "3\n"
 
 
+async def test_a_call_may_have_less_time_or_more_than_the_setting_says(
+    session: InterpreterCodeExecutor, hasty: InterpreterCodeExecutor
+) -> None:
+    def block(code: str) -> list[CodeBlock]:
+        return [CodeBlock(code=code, language="python")]
+
+    hurried = await session.run_code_blocks(block("while True: pass"), CancellationToken(), seconds=0.5)
+    assert (hurried.outcome, hurried.limit) == (Outcome.TIMED_OUT, "time (timeout: 0.5)")
+    assert "Timeout: stopped after 0.5 s" in hurried.output
+    slow = block("import time; time.sleep(1.5); print('done')")
+    assert (await hasty.run_code_blocks(slow, CancellationToken(), seconds=30)).output == "done\n"
+    assert (await hasty.run_code_blocks(slow, CancellationToken())).outcome is Outcome.TIMED_OUT
+    for seconds in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(SettingError, match=r"^timeout is .*: it must be a finite number above 0$"):
+            await session.run_code_blocks(slow, CancellationToken(), seconds=seconds)
+
+
 async def test_code_that_is_too_large_is_refused(session: InterpreterCodeExecutor) -> None:
     result = await said(session, "#" * (17 * 1024 * 1024))
     assert (result.exit_code, result.outcome) == (1, Outcome.NOT_RUN)
