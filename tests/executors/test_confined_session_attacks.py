@@ -25,13 +25,13 @@ _ITS_OWN = {"have a descriptor of the host"}
 async def test_no_attack_succeeds(environment: dict[str, str], tmp_path: Path) -> None:
     skip_if_not_confined()
     executor = ConfinedSessionCodeExecutor(work_dir=tmp_path, packages=[], environment=environment)
-    with targets() as (outside, port):
+    with targets() as (outside, port, terminal):
         places = [
             place
             for place in ("/", *glob.glob("/*/"), *glob.glob("/*/*/"))
             if not place.endswith(("/shm/", "/tmp/"))
         ]
-        arguments = ["", str(os.getpid()), outside, str(port), *places]
+        arguments = ["", str(os.getpid()), outside, str(port), terminal, *places]
         code = f"import sys\nsys.argv = {arguments}\n{ATTACKS.decode().replace('from __future__ import annotations', '')}"
         result = await run(executor, code)
         again = await run(executor, "main()")

@@ -58,6 +58,11 @@ def _content(path: str) -> None:
         raise PermissionError("nothing is there")
 
 
+def _foreign_terminals() -> None:
+    if os.listdir("/dev/pts") == ["ptmx"]:
+        raise PermissionError("none is open here")
+
+
 def _leave_link(target: str, name: str) -> str:
     if not os.path.islink(name):
         os.symlink(target, name)
@@ -77,7 +82,9 @@ def _write_anywhere(places: list[str]) -> None:
     raise PermissionError("no directory of the machine can be written")
 
 
-def attacks(host: int, outside: str, port: int, places: list[str]) -> dict[str, Callable[[], Any]]:
+def attacks(
+    host: int, outside: str, port: int, terminal: str, places: list[str]
+) -> dict[str, Callable[[], Any]]:
     """By name: what raises OSError where it is refused."""
     secret = f"{outside}/secret"
     unix = socket.AF_UNIX
@@ -109,6 +116,9 @@ def attacks(host: int, outside: str, port: int, places: list[str]) -> dict[str, 
         "read the kernel's symbols": lambda: _content("/proc/kallsyms"),
         "read the kernel's memory by /proc": lambda: _content("/proc/kcore"),
         "list the kernel's drivers": lambda: _content("/proc/driver"),
+        "list the machine's terminals": _foreign_terminals,
+        "open a terminal of the host": lambda: os.open(terminal, os.O_RDWR | os.O_NOCTTY),
+        "open the host's terminal": lambda: os.open("/dev/tty", os.O_RDWR),
         "write a new file": lambda: open(f"{outside}/new", "w"),
         "write a new file anywhere": lambda: _write_anywhere(places),
         "write a file": lambda: open(secret, "a"),
@@ -185,7 +195,8 @@ def attacks(host: int, outside: str, port: int, places: list[str]) -> dict[str, 
 
 def main() -> None:
     done: list[str] = []
-    for name, attack in attacks(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]).items():
+    host, outside, port, terminal, *places = sys.argv[1:]
+    for name, attack in attacks(int(host), outside, int(port), terminal, places).items():
         try:
             attack()
         except (OSError, ValueError):

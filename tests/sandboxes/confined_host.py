@@ -68,8 +68,8 @@ def hide_control_groups() -> None:
 
 
 @contextlib.contextmanager
-def targets() -> Generator[tuple[str, int]]:
-    """What the attacks aim at: a directory and a TCP port."""
+def targets() -> Generator[tuple[str, int, str]]:
+    """What the attacks aim at: a directory, a TCP port and a terminal."""
     with tempfile.TemporaryDirectory() as outside, contextlib.ExitStack() as stack:
         Path(outside, "secret").write_text("secret")
         for kind, name in ((socket.SOCK_STREAM, "socket"), (socket.SOCK_DGRAM, "datagrams")):
@@ -81,7 +81,9 @@ def targets() -> Generator[tuple[str, int]]:
         abstract.bind(f"\0{outside}")
         abstract.listen()
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        yield outside, tcp.getsockname()[1]
+        for side in (terminals := os.openpty()):
+            stack.callback(os.close, side)
+        yield outside, tcp.getsockname()[1], os.ttyname(terminals[1])
 
 
 def _is_shared(place: str, sandbox: ConfinedSandbox) -> bool:
@@ -92,11 +94,12 @@ def _is_shared(place: str, sandbox: ConfinedSandbox) -> bool:
 
 async def attack(sandbox: ConfinedSandbox) -> list[str]:
     """Run the attacks in a started sandbox; the names of those that succeeded."""
-    with targets() as (outside, port):
+    with targets() as (outside, port, terminal):
         places = [
             place for place in ("/", *glob.glob("/*/"), *glob.glob("/*/*/")) if _is_shared(place, sandbox)
         ]
-        process = await sandbox.spawn([sandbox.python, "-", str(os.getpid()), outside, str(port), *places])
+        aims = (str(os.getpid()), outside, str(port), terminal)
+        process = await sandbox.spawn([sandbox.python, "-", *aims, *places])
         await process.write(ATTACKS)
         await process.close_stdin()
         output = b""
@@ -111,6 +114,13 @@ async def survivors(sandbox: ConfinedSandbox) -> int:
     await run_detached(sandbox, "survivor")
     await sandbox.kill()
     return len(alive(f"survivor-{os.getpid()}"))
+
+
+async def can_open_terminals(sandbox: ConfinedSandbox) -> bool:
+    process = await sandbox.spawn([sandbox.python, "-c", "import os; os.openpty()"])
+    exit = await process.wait()
+    await process.aclose()
+    return exit.code == 0
 
 
 async def run_detached(sandbox: ConfinedSandbox, mark: str) -> None:
@@ -159,12 +169,14 @@ def alive(mark: str) -> list[int]:
 
 
 async def report(sandbox: ConfinedSandbox, said: list[str]) -> dict[str, Any]:
-    """What is enforced, what attacks succeed, and whether anything survives being killed."""
+    """What is enforced, what attacks succeed, whether anything survives being killed, and what else works."""
     return {
         "enforced": sorted(sandbox.enforced),
         # without Landlock, some would do this process harm
         "done": await attack(sandbox) if Enforced.READS in sandbox.enforced else None,
         "survivors": await survivors(sandbox),
+        "terminals": await can_open_terminals(sandbox),
+        "namespaces": Cause.UNSEEN in sandbox.limits,
         "ungrouped": sorted(sandbox.ungrouped),
         "said": said,
     }

@@ -35,6 +35,10 @@ SHARED_MEMORY = "/dev/shm"
 _SHARED_MEMORY_MIB = 64
 TEMPORARY = "/tmp"
 """Private to a sandbox, too, where its mounts allow that: many programs do not ask for ``TMPDIR``."""
+_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
+"""The directory of the pseudo-terminals of a sandbox, what opens a new one, and what opens a process's own."""
+_MOST_TERMINALS = 128
+"""The most pseudo-terminals of a sandbox: their number is limited for the whole machine, and no limit counts their memory."""
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
 _MOST_FILES = 1 << 16
@@ -45,6 +49,7 @@ _PROC = "/proc"
 _OWN_FILES = f"{_PROC}/self/fd"
 _LINKS = {
     "/dev/fd": _OWN_FILES,
+    _NEW_TERMINAL: "pts/ptmx",
     **{f"/dev/{name}": f"{_OWN_FILES}/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))},
 }
 """Links that programs expect."""
@@ -153,17 +158,20 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
         _show(_tree(path), f"{place}{path}")
     for source, target in moved:
         _show(_tree(source), f"{place}{target}")
+    if os.path.exists(_OWN_TERMINAL) and not any(_is_below(_OWN_TERMINAL, path) for path in shown):
+        _show(_tree(_OWN_TERMINAL), f"{place}{_OWN_TERMINAL}")
     for path, target in {**paths.links, **_LINKS}.items():
         if not any(_is_below(path, above) for above in shown):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
             os.symlink(target, f"{place}{path}")
-    for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY):
+    for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, _TERMINALS):
         os.makedirs(f"{place}{path}", exist_ok=True)
     read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
     checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
     _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
+    _mount_terminals(f"{place}{_TERMINALS}")
     if _can_have_temporary(settings, paths):
         _mount_temporary(place, settings.private, settings.tmpfs_mib)
     else:
@@ -204,6 +212,12 @@ def own_temporary(settings: Confinement) -> Sequence[str]:
         if os.stat(TEMPORARY).st_dev == os.stat(settings.private).st_dev:
             return [TEMPORARY]
     return []
+
+
+def own_terminals() -> Sequence[str]:
+    """The paths of pseudo-terminals, if this process, in a root of its own, sees some of its sandbox's own."""
+    paths = (_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL)
+    return [*filter(os.path.exists, paths)] if os.path.exists(f"{_TERMINALS}/ptmx") else []
 
 
 class _TracedPaths:
@@ -281,6 +295,13 @@ def _mount_memory(place: str, mib: int, flags: int = 0) -> None:
     options = f"mode=0700,size={mib}m,nr_inodes={_MOST_FILES}".encode()
     flags |= _MS_NOSUID | _MS_NODEV
     checked(libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", flags, options))
+
+
+def _mount_terminals(place: str) -> None:
+    """Mount pseudo-terminals that are nobody else's; if this kernel allows none, an empty directory that hides others'."""
+    options = f"mode=0620,ptmxmode=0666,max={_MOST_TERMINALS}".encode()
+    if libc.mount(b"devpts", os.fsencode(place), b"devpts", _MS_NOSUID | _MS_NOEXEC, options) < 0:
+        _mount_memory(place, _ROOT_MIB, _MS_RDONLY)
 
 
 def _make_root(place: str) -> None:

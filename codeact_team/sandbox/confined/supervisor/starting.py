@@ -64,6 +64,7 @@ def by_kernel(
         os.devnull,
         SHARED_MEMORY,
         *isolation.own_temporary(settings),
+        *isolation.own_terminals(),
     ]
     # the mount view shows as much of /proc as may be seen
     shown = ["/proc", *(place for _, place in mounts)]
@@ -97,7 +98,7 @@ def by_sandlock(
     if mounts is None:
         denied += _METADATA_CALLS
     else:
-        writable += [SHARED_MEMORY, *isolation.own_temporary(settings)]
+        writable += [SHARED_MEMORY, *isolation.own_temporary(settings), *isolation.own_terminals()]
 
     def start(
         argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
