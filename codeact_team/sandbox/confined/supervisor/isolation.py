@@ -36,7 +36,7 @@ _SHARED_MEMORY_MIB = 64
 TEMPORARY = "/tmp"
 """Private to a sandbox, too, where its mounts allow that: many programs do not ask for ``TMPDIR``."""
 _TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
-"""The directory of the pseudo-terminals of a sandbox, what opens a new one, and what opens a process's own."""
+"""The directory of a sandbox's pseudo-terminals, the device that makes one, and a process's own terminal."""
 _MOST_TERMINALS = 128
 """The most pseudo-terminals of a sandbox: their number is limited for the whole machine, and no limit counts their memory."""
 _ROOT_MIB = 1
@@ -215,7 +215,7 @@ def own_temporary(settings: Confinement) -> Sequence[str]:
 
 
 def own_terminals() -> Sequence[str]:
-    """The paths of pseudo-terminals, if this process, in a root of its own, sees some of its sandbox's own."""
+    """The paths of the sandbox's pseudo-terminals, if this process, in a root of its own, has got any."""
     paths = (_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL)
     return [*filter(os.path.exists, paths)] if os.path.exists(f"{_TERMINALS}/ptmx") else []
 
@@ -298,7 +298,7 @@ def _mount_memory(place: str, mib: int, flags: int = 0) -> None:
 
 
 def _mount_terminals(place: str) -> None:
-    """Mount pseudo-terminals that are nobody else's; if this kernel allows none, an empty directory that hides others'."""
+    """Mount pseudo-terminals for this sandbox alone; if the kernel refuses, an empty directory, which hides the machine's."""
     options = f"mode=0620,ptmxmode=0666,max={_MOST_TERMINALS}".encode()
     if libc.mount(b"devpts", os.fsencode(place), b"devpts", _MS_NOSUID | _MS_NOEXEC, options) < 0:
         _mount_memory(place, _ROOT_MIB, _MS_RDONLY)
