@@ -273,6 +273,13 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         call = Call(cancellation_token, self if user is None else user, tools, self._environment, seconds)
         return await self._run(code_blocks, call, emit)
 
+    @property
+    def workspace_path(self) -> str:
+        """The absolute path of the workspace, as the sandbox sees it. Known while it runs."""
+        sandbox, session = self._environment.sandbox, self._interpreter.session
+        assert sandbox is not None and session is not None, "it runs"
+        return f"{sandbox.workspace}/{session.home}" if session.home else sandbox.workspace
+
     def add_setup(self, code: str) -> None:
         self._interpreter.add_setup(code)
 
@@ -285,7 +292,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         # another directory may have been taken over since
         self._environment.directory.remove_at_end(path)
 
-    async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
+    async def fork(self, count: int = 1) -> Sequence[ForkedCodeExecutor]:
         async with self._turns:
             session = await self._set_up_session()
             async with self._environment.copying:

@@ -213,6 +213,11 @@ class Sandbox(ABC):
 
     @property
     @abstractmethod
+    def workspace(self) -> str:
+        """The absolute path of the workspace, as the sandbox sees it and without links, once it runs."""
+
+    @property
+    @abstractmethod
     def private(self) -> str:
         """A directory, as the sandbox sees it, that nothing outside can write."""
 

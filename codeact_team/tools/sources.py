@@ -294,11 +294,12 @@ def read_tool(tool: Tool) -> GivenTool:
     if isinstance(tool, BaseTool):
         return GivenTool(cast("BaseTool[Any, Any]", tool))
     if isinstance(tool, str):
-        return GivenTool(_function_tool(resolve_function(tool)), path=tool)
-    return GivenTool(_function_tool(tool), is_live=True)
+        return GivenTool(function_tool(resolve_function(tool)), path=tool)
+    return GivenTool(function_tool(tool), is_live=True)
 
 
-def _function_tool(function: Callable[..., Any]) -> FunctionTool:
+def function_tool(function: Callable[..., Any], name: str | None = None) -> FunctionTool:
+    """Make a tool of a function, by its own name or another one; a :class:`SettingError` if it cannot be one."""
     given = cast("Any", function)
     definition: Any = given.func if isinstance(given, partial) else given
     if not inspect.isfunction(definition) and not inspect.ismethod(definition):
@@ -308,13 +309,13 @@ def _function_tool(function: Callable[..., Any]) -> FunctionTool:
         )
     if definition.__name__ == "<lambda>":
         raise SettingError("tools: a lambda has no name; write it with 'def'")
-    name = definition.__qualname__.replace("<locals>.", "")
-    _check_parameters(name, function)
+    shown = definition.__qualname__.replace("<locals>.", "")
+    _check_parameters(shown, function)
     try:
-        return FunctionTool(function, description=inspect.getdoc(definition) or "")
+        return FunctionTool(function, description=inspect.getdoc(definition) or "", name=name)
     except (ValueError, TypeError, NameError, RuntimeError) as error:
         raise SettingError(
-            f"tools: {name} cannot be a tool: {error}; annotate parameters with types that JSON can have, and say what "
+            f"tools: {shown} cannot be a tool: {error}; annotate parameters with types that JSON can have, and say what "
             "they are with Annotated[type, 'what it is']"
         ) from error
 

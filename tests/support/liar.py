@@ -73,6 +73,10 @@ class Liar(Sandbox):
         return True
 
     @property
+    def workspace(self) -> str:
+        return "/tmp"
+
+    @property
     def private(self) -> str:
         return "/tmp"
 

@@ -189,6 +189,10 @@ class ConfinedSandbox(Sandbox):
         return self._control is not None and self._control.alive and not is_orphaned
 
     @property
+    def workspace(self) -> str:
+        return str(self._workspace)
+
+    @property
     def private(self) -> str:
         assert self._private is not None, "it has started"
         # in namespaces it is a file system in memory

@@ -98,6 +98,10 @@ class DockerSandbox(Sandbox):
         """Whether the workspace is a directory of the host."""
 
     @property
+    def workspace(self) -> str:
+        return WORKSPACE
+
+    @property
     def private(self) -> str:
         # always in memory, and code rather fills /tmp
         return "/dev/shm"
