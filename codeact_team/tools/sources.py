@@ -457,11 +457,12 @@ def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
         # the code gets its text
         returned = str
     returns_media = isinstance(returned, type) and issubclass(returned, MEDIA_TYPES)
-    returns = None if returns_media else _schema_of_returned(cast("Any", returned))
+    returns = None if returns_media else schema_of_returned(cast("Any", returned))
     return ListedTool(tool.name, tool.description, schema, returns, returns_media)
 
 
-def _schema_of_returned(returned: object) -> Schema | None:
+def schema_of_returned(returned: object) -> Schema | None:
+    """Return the schema of the values of a return annotation, if it says one."""
     # AutoGen's return type of a function without a return annotation
     if isinstance(returned, type) and returned.__name__ == "_empty":
         return None
