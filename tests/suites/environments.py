@@ -16,20 +16,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import pytest
 import uv
+from support.openai_server import AnyReply, ScriptedServer
 
 from codeact_team.executors.packages.installer import settings_for_uv
 
 ROOT = Path(__file__).parents[2]
 SUITES = ROOT / "build" / "suites"
+EXAMPLES = ROOT / "examples"
 INSTALL_TIMEOUT = 900
 """Seconds to fetch and unpack the packages of a suite."""
 
@@ -130,6 +132,52 @@ def run_suite(
         f"{case.attrib['classname'].rpartition('.')[2]}::{case.attrib['name']}": _outcome(case)
         for case in ElementTree.parse(report).iter("testcase")
     }
+
+
+def run_program(
+    python: Path,
+    program: Path,
+    *arguments: str,
+    replies: Sequence[AnyReply] | Callable[[Any], AnyReply],
+    cwd: Path,
+) -> str:
+    """Run a program in an environment, with a scripted server in the place of the model.
+
+    Args:
+        python: The environment's Python.
+        program: Such as a file in ``EXAMPLES``.
+        arguments: Its arguments.
+        replies: The model's answers; or a function that answers the body of a request.
+        cwd: The directory in which it runs.
+
+    Returns:
+        What it has printed to stdout. It is asserted that it succeeds.
+    """
+    with ScriptedServer.in_thread(replies) as server:
+        variables = {"OPENAI_API_KEY": "key-of-a-test", "OPENAI_BASE_URL": server.base_url}
+        ran = subprocess.run(
+            [python, program, *arguments],
+            cwd=cwd,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def source_distribution(package: str, version: str) -> Path:
+    """Fetch the source distribution of a package, unless it was fetched before. Nothing of it is built."""
+    directory = SUITES / "sources"
+    archive = directory / f"{package}-{version}.tar.gz"
+    with _alone("sources"):
+        if not archive.exists():
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            which = ["--no-deps", "--no-binary", package, f"{package}=={version}"]
+            _run(*pip, *which, "-d", str(directory))
+    return archive
 
 
 def assert_passed(outcomes: Mapping[str, Outcome], *, but: Mapping[str, str] | None = None) -> None:
