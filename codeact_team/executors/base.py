@@ -17,6 +17,7 @@ from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import SettingError
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Lifecycle
+from codeact_team.executors.processes import Processes
 from codeact_team.executors.running import (
     AnyRunner,
     BlockEnd,
@@ -32,6 +33,7 @@ from codeact_team.executors.running import (
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.sandbox.base import KILLED, STOPPED, UNCLEARED, Exit
+from codeact_team.session.processes import ProcessServer
 
 
 class SandboxedCodeExecutor(StreamingCodeExecutor):
@@ -56,6 +58,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._turns = turns or environment.turns
         self.life = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
         """Starts and stops it. For pools."""
+        self.processes = Processes(self._process_server)
+        """Runs programs in the sandbox."""
         self._turn_of: object = None
         """The user whose code runs."""
 
@@ -163,6 +167,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             finally:
                 self._turn_of = None
                 self._turns.pass_on()
+
+    async def _process_server(self, user: str | None) -> ProcessServer:
+        await self.life.start(for_use=True)
+        return await self._runner.serve_processes(self._environment, self._turns, user)
 
     async def _get_ready(self, call: Call) -> None:
         await first(self.life.start(for_use=True), call.stop)

@@ -12,16 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
+from typing import Protocol
 
 from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
-from codeact_team.core.aio import to_the_end
+from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools
 from codeact_team.core.visibility import foreign_encoding
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.environment import Environment
+from codeact_team.executors.processes import BlockSandbox, ProcessServers
 from codeact_team.executors.running import (
+    AnyRunner,
     BlockEnd,
     BlockError,
     BoundedOutput,
@@ -31,7 +34,8 @@ from codeact_team.executors.running import (
     first,
 )
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.sandbox.base import KILLED, Exit, Process, Sandbox
+from codeact_team.sandbox.base import KILLED, Exit, Process
+from codeact_team.session.processes import ProcessServer
 
 DEFAULT_LANGUAGES: Mapping[str, str] = {
     "python": "python3",
@@ -123,6 +127,24 @@ _PRIVATE = "codeact-block"
 """The directory that a block's code is read from."""
 
 
+class BlockPlace(Protocol):
+    """Where blocks run one after the other: a sandbox, or a part of one."""
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def private(self) -> str: ...
+
+    async def spawn(self, argv: Sequence[str]) -> Process: ...
+
+    async def interrupt(self) -> None: ...
+
+    async def kill(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class CommandLineConfig(ExecutorConfig):
     """Settings that every command-line executor has."""
 
@@ -162,6 +184,7 @@ class ProcessPerBlock(CodeRunner[_Program]):
             for label, command in {**DEFAULT_LANGUAGES, **config.languages}.items()
         }
         super().__init__(self._commands)
+        self._servers = ProcessServers()
 
     def read(self, block: CodeBlock) -> _Program:
         if (command := self._commands.get(block.language.lower())) is None:
@@ -186,8 +209,7 @@ class ProcessPerBlock(CodeRunner[_Program]):
         output: BoundedOutput,
         tools: HostTools | None = None,
     ) -> BlockEnd:
-        sandbox = environment.sandbox
-        assert sandbox is not None, "a block runs in a sandbox"
+        sandbox = self._place(environment)
         file = environment.host_path(program.file)
         if self._delete_tmp_files is None and not program.is_kept:
             environment.directory.remove_at_end(program.file)
@@ -211,7 +233,34 @@ class ProcessPerBlock(CodeRunner[_Program]):
     def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
         return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
 
-    async def _begin(self, sandbox: Sandbox, argv: Sequence[str], call: Call) -> Process | None:
+    def _place(self, environment: Environment) -> BlockPlace:
+        """Where the next block runs: what a sandbox starts by itself would end the processes in it."""
+        sandbox = environment.sandbox
+        assert sandbox is not None, "a block runs in a sandbox"
+        server = self._servers.running(None, sandbox)
+        return sandbox if server is None else BlockSandbox(sandbox, server)
+
+    async def serve_processes(
+        self, environment: Environment, turns: Turns, user: str | None
+    ) -> ProcessServer:
+        sandbox = environment.sandbox
+        assert sandbox is not None, "it runs"
+        own = None if user is None or sandbox.is_own_user(user) else user
+        if (server := self._servers.running(own, sandbox)) is not None:
+            return server
+        # a block that runs would share the sandbox with a supervisor that does not know of it
+        async with turns:
+            return await self._servers.get(own, sandbox)
+
+    async def close(self) -> str | None:
+        await self._servers.close()
+        return None
+
+    def take_over(self, other: AnyRunner) -> None:
+        assert isinstance(other, ProcessPerBlock), "both are for the same kind of executor"
+        self._servers, other._servers = other._servers, self._servers
+
+    async def _begin(self, sandbox: BlockPlace, argv: Sequence[str], call: Call) -> Process | None:
         """Start the program of a block. Returns ``None`` if the call was stopped before.
 
         Raises a ``SandboxError`` if it cannot start, or not in time; then the sandbox was given up.
@@ -223,7 +272,9 @@ class ProcessPerBlock(CodeRunner[_Program]):
         return process
 
 
-async def _follow(process: Process, code: bytes, sandbox: Sandbox, call: Call, output: BoundedOutput) -> Exit:
+async def _follow(
+    process: Process, code: bytes, sandbox: BlockPlace, call: Call, output: BoundedOutput
+) -> Exit:
     """Send the code to the program, and pass on its output. Returns how it ended."""
     try:
         await first(_send(process, code), call.stop)
@@ -247,7 +298,7 @@ async def _send(process: Process, data: bytes) -> None:
 
 
 async def _terminate(
-    process: Process, sandbox: Sandbox, take: Callable[[bytes], Awaitable[None]] | None = None
+    process: Process, sandbox: BlockPlace, take: Callable[[bytes], Awaitable[None]] | None = None
 ) -> None:
     """Stop all processes by SIGINT, then by SIGKILL. ``take`` gets the last output."""
     # in any case both: where the program ends by SIGINT, what it forked may not
@@ -259,14 +310,14 @@ async def _terminate(
                 await take(chunk)
 
 
-async def _abandon(process: Process, sandbox: Sandbox) -> None:
+async def _abandon(process: Process, sandbox: BlockPlace) -> None:
     try:
         await _terminate(process, sandbox)
     finally:
         await process.aclose()
 
 
-async def _delete(sandbox: Sandbox, file: str) -> None:
+async def _delete(sandbox: BlockPlace, file: str) -> None:
     """Delete a block's file from inside, as hostile code may have replaced it."""
     deadline = deadline_after(DELETE_TIMEOUT)
     try:
@@ -283,7 +334,7 @@ async def _delete(sandbox: Sandbox, file: str) -> None:
 
 
 async def _spawn(
-    sandbox: Sandbox, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
+    sandbox: BlockPlace, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
 ) -> Process | None:
     """Start a program. Returns ``None`` if ``stop`` or the deadline comes first."""
 

@@ -14,12 +14,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.core.aio import Timer, to_the_end
+from codeact_team.core.aio import Timer, Turns, to_the_end
 from codeact_team.core.execution import Artifact, ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
 from codeact_team.executors.environment import Environment
 from codeact_team.sandbox.base import FILE_TOO_LARGE, Cause, Exit, Sandbox, diagnose, limit_sentence
 from codeact_team.session.connection import Report
+from codeact_team.session.processes import ProcessServer
 
 T = TypeVar("T")
 
@@ -322,6 +323,15 @@ class CodeRunner(ABC, Generic[Program]):
 
     def take_over(self, other: AnyRunner) -> None:
         """Take what another runner has opened in the sandbox. It has nothing open afterwards."""
+
+    @abstractmethod
+    async def serve_processes(
+        self, environment: Environment, turns: Turns, user: str | None
+    ) -> ProcessServer:
+        """What starts processes in the sandbox, which runs, as one of its users, ``None`` for that of the code.
+
+        ``turns`` are held while blocks run. Raises a ``LookupError`` without such a user, and a ``SandboxError``.
+        """
 
     async def renew(self, environment: Environment, *, in_use: bool) -> None:
         """End the state of the blocks; if ``in_use``, while one may run."""

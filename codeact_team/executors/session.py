@@ -21,6 +21,7 @@ from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Generation, Lifecycle
+from codeact_team.executors.processes import ProcessServers
 from codeact_team.executors.running import (
     AnyRunner,
     BlockEnd,
@@ -35,6 +36,7 @@ from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.sandbox.base import KILLED, STOPPED, Exit
 from codeact_team.session.connection import Report
 from codeact_team.session.host import Session, add_artifact
+from codeact_team.session.processes import ProcessServer
 from codeact_team.session.protocol import MAX_CODE_BYTES, MAX_FORKS, MIB
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,8 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
     def __init__(self, config: SessionConfig) -> None:
         super().__init__(LANGUAGES)
         self._session: Session | None = None
+        self._servers = ProcessServers()
+        """What starts processes as other users."""
         imports = "\n".join(f"import {module} as {name}" for name, module in config.modules.items())
         self.add_setup(imports, may_read_data=False)
         self.add_setup(config.setup)
@@ -89,7 +93,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
     def forked(self, session: Session) -> LivingInterpreter:
         """The interpreter of a fork of the session, with all that the setup has done here."""
         fork = copy(self)
-        fork.setup, fork._session = [*self.setup], session
+        fork.setup, fork._session, fork._servers = [*self.setup], session, ProcessServers()
         fork.loss = fork.loss_before = _FORK_LOSS
         return fork
 
@@ -131,9 +135,11 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
     def take_over(self, other: AnyRunner) -> None:
         assert isinstance(other, LivingInterpreter), "both are for the same kind of executor"
         self._session, other._session = other._session, None
+        self._servers, other._servers = other._servers, self._servers
 
     async def close(self) -> str | None:
         session, self._session = self._session, None
+        await self._servers.close()
         if session is None:
             return None
         if not session.busy:
@@ -164,6 +170,16 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
 
     def read_setup(self, setup: Setup) -> tuple[str, str]:
         return "setup", setup.code
+
+    async def serve_processes(
+        self, environment: Environment, turns: Turns, user: str | None
+    ) -> ProcessServer:
+        sandbox, session = environment.sandbox, self._session
+        assert sandbox is not None, "it runs"
+        assert session is not None, "it runs"
+        if user is None or sandbox.is_own_user(user):
+            return session.processes
+        return await self._servers.get(user, sandbox)
 
     async def run(
         self,
@@ -277,7 +293,8 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
     def workspace_path(self) -> str:
         """The absolute path of the workspace, as the sandbox sees it. Known while it runs."""
         sandbox, session = self._environment.sandbox, self._interpreter.session
-        assert sandbox is not None and session is not None, "it runs"
+        assert sandbox is not None, "it runs"
+        assert session is not None, "it runs"
         return f"{sandbox.workspace}/{session.home}" if session.home else sandbox.workspace
 
     def add_setup(self, code: str) -> None:

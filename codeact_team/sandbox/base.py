@@ -122,6 +122,9 @@ STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
 """How many sandboxes, and how many interpreters, this process starts at a time. Each start has a time limit, which all
 together would exceed; it does not run while a start waits for its turn."""
 
+NO_SUCH_USER = "unable to find user"
+"""What container engines write instead of starting a program as a user whom the image does not have."""
+
 PACKAGES_START = "start"
 """The directory in a layer of packages whose ``sitecustomize`` puts the packages on the path of every Python."""
 
@@ -270,6 +273,18 @@ class Sandbox(ABC):
 
         A program that ``supervises`` guards hostile ones that it starts: nothing shares its stream, and it can see them all.
         """
+
+    def is_own_user(self, user: str) -> bool:
+        """Whether programs run as this user, given by name or number, once it runs."""
+        return False
+
+    async def spawn_as(self, user: str, argv: Sequence[str]) -> Process:
+        """Start a program of ours, which supervises, as another user, beside the one that runs. It ends with its stdin.
+
+        Raises a ``LookupError`` if there can be no such user; that there is none may also show by :data:`NO_SUCH_USER` in what
+        it writes. Its exit code is not known, so do not call ``wait``.
+        """
+        raise LookupError(f"the sandbox has no other user than that of its code, and so no {user!r}")
 
     async def spawn_loaded(self) -> Process | None:
         """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` without one."""

@@ -17,7 +17,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.aio import Turns, beside, to_the_end
 from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, Process, Sandbox
 from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
@@ -29,6 +29,8 @@ from codeact_team.session.protocol import (
     MAX_FILE_NAME,
     MAX_LISTED_FILES,
     MIB,
+    OF_PROCESSES,
+    PROCESS_HEAD,
     RESULT_HEAD,
     UNKNOWN,
     Kind,
@@ -190,16 +192,54 @@ _FORK_ENDED = "the branch was ended"
 _starts = Turns(STARTS_AT_ONCE)
 
 
-class SessionChannel:
-    """The frames of one session, the main one or a fork, to and from the supervisor. For one reader at a time.
+class Channel:
+    """A part of the frames to and from a supervisor, for any number of readers, which wait for different ones."""
+
+    def __init__(self, connection: SupervisorConnection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self._arrivals: set[asyncio.Future[None]] = set()
+
+    async def wait_until(self, arrived: Callable[[], bool]) -> bool:
+        """Wait until something has arrived; returns ``False`` if the stream ends before.
+
+        Args:
+            arrived: Whether it has. Checked whenever a frame comes.
+        """
+        while not arrived():
+            if not self.connection.alive:
+                return False
+            await self.connection.read_for(self, arrived)
+        return True
+
+    async def arrival(self, turns: Turns) -> bool:
+        """Wait for the turn, or for the next frame, whichever comes first. Returns whether the turn came."""
+        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arrivals.add(arrival)
+        try:
+            return await turns.take(arrival)
+        finally:
+            self._arrivals.discard(arrival)
+
+    def wake(self) -> None:
+        """Have all readers look whether what they wait for has arrived."""
+        for arrival in [*self._arrivals]:
+            arrival.get_loop().call_soon_threadsafe(_wake, arrival)
+
+    def put(self, kind: int, payload: bytes) -> None:
+        """Take a frame. Raises a ``ProtocolError`` or ``ValidationError`` if it is none that may come."""
+        raise NotImplementedError
+
+
+class SessionChannel(Channel):
+    """The frames of one session, the main one or a fork.
 
     Attributes:
         on_end: Awaited when the stream ends, to keep senders from sending.
     """
 
     def __init__(self, connection: SupervisorConnection, number: int) -> None:
-        self.connection = connection
-        self.number = number
+        super().__init__(connection, number)
         self._reader = FrameReader(FROM_SUPERVISOR)
         self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
@@ -223,6 +263,7 @@ class SessionChannel:
         self._is_over = True
         self.connection.channels.pop(self.number, None)
         self._make_room()
+        self.wake()
 
     async def send(self, data: bytes) -> None:
         """Send frames. A cancellation may cut them in half."""
@@ -240,7 +281,7 @@ class SessionChannel:
         while self.alive:
             if self._frames:
                 break
-            await self.connection.read_for(self)
+            await self.connection.read_for(self, self._has_news)
         else:
             return None
         kind, payload = self._frames.popleft()
@@ -249,9 +290,8 @@ class SessionChannel:
             self._make_room()
         return kind, payload
 
-    @property
-    def has_frames(self) -> bool:
-        return bool(self._frames)
+    def _has_news(self) -> bool:
+        return bool(self._frames) or self._is_over
 
     def put(self, kind: int, payload: bytes) -> None:
         self._frames.append((kind, payload))
@@ -284,19 +324,30 @@ def _wake(room: asyncio.Future[None]) -> None:
 class SupervisorConnection:
     """A supervisor in a sandbox, and the stream to and from it. Not bound to an event loop.
 
+    Args:
+        sandbox: The sandbox.
+        only_processes: Whether it runs no blocks, and has no interpreter.
+        user: The user as whom it runs beside what else runs there; ``None`` for that of the code, beside whom nothing runs.
+
     Attributes:
         channels: The sessions whose frames the stream carries, by number; number 0 is the main session.
+        processes: The processes whose frames it carries, by number.
+        next_process: The number of the next one.
         forks_in: The directory of the workspace that contains the directories of forks.
         ending: How the supervisor has ended, if it has.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, *, only_processes: bool = False, user: str | None = None) -> None:
         self._sandbox = sandbox
+        self._only_processes = only_processes
+        self._user = user
         self._process: Process | None = None
         self._reader = FrameReader(FROM_SUPERVISOR)
         self._sending = Turns()
         self._reading = Turns()
         self._next = 0
+        self.processes: dict[int, Channel] = {}
+        self.next_process = 0
         self.channels: dict[int, SessionChannel] = {}
         self.forks_in = f"{FORKS_PREFIX}{token_hex(8)}"
         self.ending: Exit | None = None
@@ -327,25 +378,31 @@ class SupervisorConnection:
             return await self._open()
 
     async def _open(self) -> Greeting:
-        payload, process = b"", await self._sandbox.spawn_loaded()
-        if process is None:
-            plain = self._sandbox.python_is_plain
-            payload, command = (
-                shipping.payload(plain=plain),
-                shipping.command(self._sandbox.python, plain=plain),
-            )
-            process = await self._sandbox.spawn(command, supervises=True)
-        self._process = process
+        payload, self._process = await self._spawn()
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                await self.send(payload)
-                return await self._greeting(self._process)
+                # a program that cannot start says so, and reads nothing
+                return await beside(self.send(payload), self._greeting(self._process))
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {START_TIMEOUT:g} s"))
             raise SandboxLostError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
         except BaseException:
             await to_the_end(self.end(_ENDED))
             raise
+
+    async def _spawn(self) -> tuple[bytes, Process]:
+        """Start the supervisor. Returns what to send to it first, and its process."""
+        sandbox = self._sandbox
+        if self._only_processes:
+            command = shipping.command(sandbox.python, only_processes=True)
+            if self._user is None:
+                return shipping.payload(), await sandbox.spawn(command, supervises=True)
+            return shipping.payload(), await sandbox.spawn_as(self._user, command)
+        if (process := await sandbox.spawn_loaded()) is not None:
+            return b"", process
+        plain = sandbox.python_is_plain
+        command = shipping.command(sandbox.python, plain=plain)
+        return shipping.payload(plain=plain), await sandbox.spawn(command, supervises=True)
 
     async def send(self, data: bytes) -> None:
         """Send frames, never in the middle of others. A cancellation may cut them in half."""
@@ -356,13 +413,17 @@ class SupervisorConnection:
         finally:
             self._sending.pass_on()
 
-    async def read_for(self, channel: SessionChannel) -> None:
-        """Read what comes next, for any channel, unless another task has read something for ``channel`` meanwhile."""
-        await self._reading.take()
-        try:
-            if channel.has_frames or not channel.alive or self._process is None:
+    async def read_for(self, channel: Channel, arrived: Callable[[], bool]) -> None:
+        """Read what comes next, for any channel, unless another task does, and something has come for ``channel`` meanwhile."""
+        if self._reading.taken:
+            if not await channel.arrival(self._reading):
                 return
-            for other in [*self.channels.values()] if len(self.channels) > 1 else ():
+        else:
+            await self._reading.take()
+        try:
+            if arrived() or self._process is None or not self.alive:
+                return
+            for other in [*self.channels.values()]:
                 if other is not channel:
                     await other.wait_for_room()
             data = await self._process.read()
@@ -374,21 +435,46 @@ class SupervisorConnection:
 
     def _distribute(self, data: bytes) -> str | None:
         """Queue the frames that are complete with ``data`` in their channels. Returns what is wrong with them, if anything."""
+        woken: set[Channel] = set()
         try:
             for kind, payload in self._reader.feed(data):
-                if kind != Kind.FORK_DATA:
-                    self.channels[0].put(kind, payload)
-                    continue
-                if len(payload) < FORK_HEAD.size:
-                    return GARBLED
-                (number,) = FORK_HEAD.unpack_from(payload)
-                if not 0 < number < self._next:
-                    return GARBLED
-                if (channel := self.channels.get(number)) is not None:
-                    channel.feed(payload[FORK_HEAD.size :])
-        except ProtocolError:
+                if kind in OF_PROCESSES:
+                    channel, content = self._process_of(payload), payload[PROCESS_HEAD.size :]
+                    if channel is not None:
+                        channel.put(kind, content)
+                elif kind == Kind.FORK_DATA:
+                    channel = self._fork_of(payload)
+                    if channel is not None:
+                        channel.feed(payload[FORK_HEAD.size :])
+                else:
+                    channel = self.channels[0]
+                    channel.put(kind, payload)
+                if channel is not None:
+                    woken.add(channel)
+        except (ProtocolError, ValidationError):
             return GARBLED
+        finally:
+            for channel in woken:
+                channel.wake()
         return None
+
+    def _fork_of(self, payload: bytes) -> SessionChannel | None:
+        """The channel of a fork to which a frame belongs; ``None`` if it has ended. Raises a ``ProtocolError``."""
+        if len(payload) < FORK_HEAD.size:
+            raise ProtocolError("fork data without the number of the fork")
+        (number,) = FORK_HEAD.unpack_from(payload)
+        if not 0 < number < self._next:
+            raise ProtocolError("there was never such a fork")
+        return self.channels.get(number)
+
+    def _process_of(self, payload: bytes) -> Channel | None:
+        """The channel of a process to which a frame belongs; ``None`` if it was closed. Raises a ``ProtocolError``."""
+        if len(payload) < PROCESS_HEAD.size:
+            raise ProtocolError("a frame without the number of its process")
+        (number,) = PROCESS_HEAD.unpack_from(payload)
+        if not number < self.next_process:
+            raise ProtocolError("there was never such a process")
+        return self.processes.get(number)
 
     async def end(self, reason: str) -> None:
         """End everything that runs in the sandbox, and note why. Idempotent."""
@@ -397,16 +483,23 @@ class SupervisorConnection:
             return
         if self.ending is None:
             self.ending = Exit(_KILLED, lost=reason)
-            await self._sandbox.kill()
+            if self._user is None:
+                await self._sandbox.kill()
+            else:
+                # what else runs there goes on
+                await process.close_stdin()
             for channel in [*self.channels.values()]:
                 if channel.on_end is not None:
                     await channel.on_end()
+            for channel in (*self.channels.values(), *self.processes.values()):
+                channel.wake()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_TIMEOUT), self._reading:
                     while await process.read():
                         pass
-                    ending = await process.wait()
-                    self.ending = Exit(ending.code or _KILLED, lost=ending.lost or reason)
+                    if self._user is None:
+                        ending = await process.wait()
+                        self.ending = Exit(ending.code or _KILLED, lost=ending.lost or reason)
             await process.aclose()
 
     async def _greeting(self, process: Process) -> Greeting:

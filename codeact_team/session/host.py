@@ -26,6 +26,7 @@ from codeact_team.session.connection import (
     SessionChannel,
     SupervisorConnection,
 )
+from codeact_team.session.processes import ProcessServer
 from codeact_team.session.protocol import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MAX_FILE_BYTES, RUN_HEAD, Kind
 from codeact_team.session.tool_calls import ToolCalls, declaration_frame
 
@@ -96,12 +97,14 @@ class Session:
     Attributes:
         interpreter: The number of the present interpreter, as far as is known.
         interpreter_loss: Why the one before was lost.
+        processes: Starts processes in its directory, beside the interpreter. Those of a fork end with it.
     """
 
     def __init__(self, sandbox: Sandbox, channel: SessionChannel | None = None) -> None:
         self._sandbox = sandbox
         self._channel = SupervisorConnection(sandbox).new_channel() if channel is None else channel
         self._connection = self._channel.connection
+        self.processes = ProcessServer(self._connection, sandbox.limits, home=self.home)
         self._blocks = 0
         self._declared: Sequence[Mapping[str, JsonValue]] | None = None
         """The tools that were declared to the code last."""
@@ -330,6 +333,7 @@ class Session:
         if not self._channel.number:
             await to_the_end(self._connection.end("it was closed"))
             return
+        await self.processes.close()
         with suppress(SandboxError):
             await self._request(frame(Kind.END), Kind.DONE)
         self._channel.close()

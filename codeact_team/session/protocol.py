@@ -1,7 +1,8 @@
 """The protocol between the host and the sandbox: frames over one duplex byte stream.
 
 The payload of a frame is JSON unless :class:`Kind` says otherwise. Between the host and the supervisor one request is in
-progress at a time; only ``INTERRUPT``, ``KILL`` and ``ANSWER`` may come while a block runs.
+progress at a time; only ``INTERRUPT``, ``KILL`` and ``ANSWER`` may come while a block runs. What is about processes, which run
+beside the sessions, may come at any time.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ Loaded(read(int(fd), int(size)), names).run(arguments)
 legible. Its arguments are the descriptor, the size of that source, and those of the bootstrap behind the descriptor. All that
 it imports is built in."""
 
+PLAIN, ONLY_PROCESSES = "plain", "only-processes"
+"""The argument of a supervisor whose first interpreter can be a fork of itself, and of one that has no interpreter."""
+
 MAX_FORKS = 64
 """How many sessions, forks included, there may be in one sandbox at a time."""
 FORK_HEAD = struct.Struct(">I")
@@ -57,12 +61,39 @@ Sessions may share a workspace, so the rest of the name is random."""
 _MAX_REPORT_BYTES = 512 * KIB
 _MAX_OUTPUT_BYTES = 1 * MIB
 
+MAX_PROCESSES = 200
+"""How many processes the host may have in one sandbox at a time."""
+MAX_START_BYTES = 4 * MIB
+"""The largest ``START``: the kernel passes no more than 2 MiB of arguments and variables."""
+MAX_INPUT_BYTES = 64 * KIB
+MAX_PROGRESS_BYTES = 256 * KIB
+"""How many bytes of each stream one ``PROGRESS`` has at most."""
+PROCESS_HEAD = struct.Struct(">I")
+"""Precedes what is about a process: its number."""
+PROGRESS_HEAD = struct.Struct(">?QQI")
+"""The head of a progress; see :attr:`Kind.PROGRESS`."""
+EXIT_HEAD = struct.Struct(">i??ii")
+"""See :attr:`Kind.EXITED`."""
+KILL_TREE = 0
+"""Instead of a signal."""
+
 RUN_HEAD = struct.Struct(">II")
 """Precedes the code of a block: the number of the interpreter that is to run it, and that of the block."""
 RESULT_HEAD = struct.Struct(">II?hiiqHI")
 """The head of a result; see :attr:`Kind.RESULT`."""
 UNKNOWN = -1
 """An unknown number."""
+
+
+class Wait(IntEnum):
+    """How long a ``READ`` waits."""
+
+    NOT = 0
+    """Until it is read."""
+    FOR_OUTPUT = 1
+    """Until something is written, or the process ends."""
+    FOR_END = 2
+    """Until the process ends, or much is written."""
 
 
 class Kind(IntEnum):
@@ -104,6 +135,27 @@ class Kind(IntEnum):
     END = 14
     """End this fork, with all that it has started, and remove its directory. No payload; answered by ``DONE``."""
 
+    # from the host, about processes: each payload begins with :data:`PROCESS_HEAD`
+    START = 15
+    """Start a process: ``argv``, ``env``, ``cwd`` (or null), ``timeout`` in seconds (or null), ``together`` (whether stderr goes to
+    stdout), ``limit`` (how many unread bytes are kept for each stream), ``has_input`` (whether it has a stdin), ``terminal`` (rows
+    and columns, or null), ``runs_out`` (whether all that it leaves ends with it, without a ``CLOSE``, and its output is never dropped:
+    it waits for a ``READ``). Strings are file names as Python has them. Answered by ``STARTED``, unless it runs and ``runs_out``.
+    The number must be a new one."""
+    INPUT = 16
+    """The next bytes for its stdin, at most :data:`MAX_INPUT_BYTES`; none for the end. Answered by ``TAKEN`` as soon as there is
+    room for more."""
+    SIGNAL = 17
+    """Send a signal: the number, one byte, to the group of the process; :data:`KILL_TREE` ends all that it has started. No answer."""
+    RESIZE = 18
+    """Change the size of its terminal: ``rows`` and ``columns``. No answer."""
+    READ = 19
+    """Ask for what it has written: a :class:`Wait`, one byte. Answered by ``PROGRESS``, at the latest when the next one comes."""
+    POLL = 20
+    """Ask whether it has ended. Answered by ``POLLED``, before which an ``EXITED`` has come if so."""
+    CLOSE = 21
+    """End the process with all that it has started. Answered by ``CLOSED``."""
+
     # from the supervisor
     READY = 33
     """The session takes requests: ``interpreter`` (the number of the present one, from 1), ``unguarded`` (how code could
@@ -130,6 +182,25 @@ class Kind(IntEnum):
     """A request has failed: ``error``, the name of an ``OSError`` class, and ``message``."""
     FORKED = 39
     """The forks live; or there are none, and ``refused`` says why. The interpreter sends this to the supervisor, too."""
+
+    # from the supervisor, about processes: each payload begins with :data:`PROCESS_HEAD`
+    STARTED = 40
+    """The process runs; or it does not: ``errno``, ``message``, and ``cwd``, whether that is because of its directory."""
+    TAKEN = 41
+    """There is room for more input."""
+    PROGRESS = 42
+    """What the process has written since the last one. First :data:`PROGRESS_HEAD`: whether it has ended, and everything was read;
+    how many bytes of stdout, and of stderr, were dropped since the last one; the length of stdout. Then the bytes of stdout, and
+    those of stderr."""
+    EXITED = 43
+    """The process has ended: :data:`EXIT_HEAD`, which contains its exit code, negative for a signal; whether its time was over;
+    whether something that it has started still runs, of which a ``CLOSED`` tells the end; and
+    how many processes of the sandbox were killed for memory, and could not be started, since it began: each ``UNKNOWN`` if the
+    kernel does not count them."""
+    POLLED = 44
+    """The answer to a ``POLL``."""
+    CLOSED = 45
+    """Nothing of the process is left."""
 
     # either way
     FORK_DATA = 48
@@ -189,6 +260,13 @@ FROM_HOST: Mapping[int, int] = {
     Kind.PROMOTE: 1 * KIB,
     Kind.END: 0,
     Kind.FORK_DATA: 1 * MIB,
+    Kind.START: PROCESS_HEAD.size + MAX_START_BYTES,
+    Kind.INPUT: PROCESS_HEAD.size + MAX_INPUT_BYTES,
+    Kind.SIGNAL: PROCESS_HEAD.size + 1,
+    Kind.RESIZE: 1 * KIB,
+    Kind.READ: PROCESS_HEAD.size + 1,
+    Kind.POLL: PROCESS_HEAD.size,
+    Kind.CLOSE: PROCESS_HEAD.size,
 }
 """The frames that the host sends, with the size of the largest payload."""
 
@@ -204,8 +282,17 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.FAILED: 64 * KIB,
     Kind.FORKED: 64 * KIB,
     Kind.FORK_DATA: 1 * MIB,
+    Kind.STARTED: 64 * KIB,
+    Kind.TAKEN: PROCESS_HEAD.size,
+    Kind.PROGRESS: PROCESS_HEAD.size + PROGRESS_HEAD.size + 2 * MAX_PROGRESS_BYTES,
+    Kind.EXITED: PROCESS_HEAD.size + EXIT_HEAD.size,
+    Kind.POLLED: PROCESS_HEAD.size,
+    Kind.CLOSED: PROCESS_HEAD.size,
 }
 """The frames that the supervisor sends, with the size of the largest payload."""
+
+OF_PROCESSES = frozenset((Kind.STARTED, Kind.TAKEN, Kind.PROGRESS, Kind.EXITED, Kind.POLLED, Kind.CLOSED))
+"""Those of them that are about processes."""
 
 TO_INTERPRETER: Mapping[int, int] = {
     Kind.RUN: FROM_HOST[Kind.RUN] + TOKEN_BYTES,

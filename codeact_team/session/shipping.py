@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType
 
 from codeact_team.sandbox.base import LoadedAhead
-from codeact_team.session.protocol import LAUNCHER
+from codeact_team.session.protocol import LAUNCHER, ONLY_PROCESSES, PLAIN
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.sandbox.system"
@@ -23,7 +23,7 @@ _RUNNER = f"{_PACKAGE}.runner"
 _BOOTSTRAP = f"{_RUNNER}.bootstrap"
 _SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
 
-_PLAIN, _PLAIN_ARGUMENTS = f"{_SUPERVISOR},{_INTERPRETER}", ("plain",)
+_PLAIN, _PLAIN_ARGUMENTS = f"{_SUPERVISOR},{_INTERPRETER}", (PLAIN,)
 """The modules to load, and the arguments, if the first interpreter can be a fork of the supervisor."""
 
 _STANDARD = """
@@ -120,11 +120,12 @@ def _bootstrap() -> str:
     return (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
 
 
-def command(python: str, *, plain: bool = False) -> Sequence[str]:
-    """How to start the supervisor; its first input is the :func:`payload`."""
+def command(python: str, *, plain: bool = False, only_processes: bool = False) -> Sequence[str]:
+    """How to start the supervisor; its first input is the :func:`payload`. With ``only_processes``, it has no interpreter."""
     sizes = len(_bootstrap().encode()), len(_modules_inside(plain=plain))
     source = (LAUNCHER, "0", *map(str, sizes))
     if plain:
         return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]
     # isolated, without site, so that nothing runs that code may have left in the sandbox
-    return [python, "-I", "-S", "-u", "-c", *source, _SUPERVISOR]
+    arguments = (ONLY_PROCESSES,) if only_processes else ()
+    return [python, "-I", "-S", "-u", "-c", *source, _SUPERVISOR, *arguments]

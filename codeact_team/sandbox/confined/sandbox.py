@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import pwd
 import socket
 import stat
 import sys
@@ -191,6 +192,13 @@ class ConfinedSandbox(Sandbox):
     @property
     def workspace(self) -> str:
         return str(self._workspace)
+
+    def is_own_user(self, user: str) -> bool:
+        uid = os.getuid()
+        try:
+            return user in (str(uid), pwd.getpwuid(uid).pw_name)
+        except KeyError:
+            return False
 
     @property
     def private(self) -> str:

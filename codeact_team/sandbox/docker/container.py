@@ -69,14 +69,31 @@ def process_namespace() -> str:
 
 
 class Container:
-    """A container. Its first process, ``init.sh``, is attached to this one by ``stream``. Its removal closes the client."""
+    """A container. Its first process, ``init.sh``, is attached to this one by ``stream``. Its removal closes the client.
 
-    def __init__(self, client: Client, url: str, id: str, stream: socket.socket, *, keep: bool) -> None:
+    Attributes:
+        user: The user and group of the code.
+        is_filtered: Whether our filter of system calls is in force.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        url: str,
+        id: str,
+        stream: socket.socket,
+        *,
+        user: str,
+        is_filtered: bool,
+        keep: bool,
+    ) -> None:
         self.client = client
         self.id = id
         self._url = url
         self._stream = stream
         self._keep = keep
+        self.user = user
+        self.is_filtered = is_filtered
         self._own: frozenset[str] = frozenset()
         self.image: str | None = None
         """The digest of its image, after :meth:`settle`; ``None`` if the engine does not report it."""
@@ -118,10 +135,15 @@ class Container:
         self.image = await ask(self._made_from)
         self._own = await ask(self._processes)
 
-    def launch(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[str, socket.socket]:
-        """Start a program. Returns the engine's name for it, and its stream. Blocks."""
+    def launch(
+        self, command: Sequence[str], env: Mapping[str, str], user: str = ""
+    ) -> tuple[str, socket.socket]:
+        """Start a program, as another ``user`` than the container's if one is named. Blocks.
+
+        Returns the engine's name for it, and its stream.
+        """
         with translated(self._url):
-            created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env))
+            created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env), user=user)
         path = f"/exec/{created['Id']}/start"
         return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
 

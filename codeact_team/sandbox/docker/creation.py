@@ -219,7 +219,9 @@ def launch(
             with translated(config.image):
                 client.start(id)
             failed.pop_all()
-    return Container(client, url, id, stream, keep=not config.auto_remove)
+    return Container(
+        client, url, id, stream, user=user, is_filtered=filter_ is not None, keep=not config.auto_remove
+    )
 
 
 def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:

@@ -178,18 +178,31 @@ class DockerSandbox(Sandbox):
                 raise
         return process
 
-    async def spawn_beside(self, argv: Sequence[str]) -> Process:
+    def is_own_user(self, user: str) -> bool:
+        return self._container is not None and user in (
+            self._container.user,
+            self._container.user.partition(":")[0],
+        )
+
+    async def spawn_as(self, user: str, argv: Sequence[str]) -> Process:
+        if user.partition(":")[0] in ("0", "root") and not (self._container and self._container.is_filtered):
+            raise EngineError(
+                "programs run as root only where our filter of system calls is in force, which refuses set-id modes"
+            )
+        return await self.spawn_beside(argv, user)
+
+    async def spawn_beside(self, argv: Sequence[str], user: str = "") -> Process:
         """Start a program of ours beside the running one. Its end is not known, so do not call ``wait``."""
-        return await self._run(argv, {}, None)
+        return await self._run(argv, {}, None, user)
 
     async def _run(
-        self, command: Sequence[str], variables: Mapping[str, str], mark: bytes | None
+        self, command: Sequence[str], variables: Mapping[str, str], mark: bytes | None, user: str = ""
     ) -> DockerProcess:
         container = self._container
         if container is None:
             raise EngineError("the container is not running: it was stopped, or has never been started")
         # a program whose start is cancelled ends when it reads the end of its input
-        launch = partial(container.launch, command, variables)
+        launch = partial(container.launch, command, variables, user)
         exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
         return DockerProcess(container.client, container.id, exec_id, stream, mark, self._end_rest)
 

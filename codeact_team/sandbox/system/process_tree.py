@@ -11,7 +11,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 _END_SECONDS = 1.0
 """How long killed processes get to be gone: about a hundred times what they need."""
@@ -183,9 +183,9 @@ class ProcessTree:
             time.sleep(_PAUSE)
         return False
 
-    def end_all(self, spared: int | None = None) -> bool:
-        """Kill all descendants but the child ``spared``. See :meth:`end`."""
-        return self.end(lambda process: process.pid != spared) and self._has_no_child_but(spared)
+    def end_all(self, spared: Collection[int] = ()) -> bool:
+        """Kill all descendants but the children ``spared``, and what these have started. See :meth:`end`."""
+        return self.end(lambda process: process.ancestor not in spared) and self._has_no_child_but(spared)
 
     def _stopped(self, chosen: Choice, killed: set[int]) -> set[int]:
         """Stop the chosen processes: then they cannot fork, and keep their places in the process limit occupied."""
@@ -224,10 +224,10 @@ class ProcessTree:
                     if process := _process_info(child, ancestors[child]):
                         yield process
 
-    def _has_no_child_but(self, spared: int | None) -> bool:
+    def _has_no_child_but(self, spared: Collection[int]) -> bool:
         # some may have died since
         self.reap()
-        return not self._has_children if spared is None else _children_of(self._me) == [spared]
+        return not self._has_children if not spared else {*spared}.issuperset(_children_of(self._me))
 
 
 def _reap_one() -> tuple[int, int]:

@@ -50,6 +50,8 @@ class Guard:
     def __init__(self) -> None:
         self.ruleset: int | None = None
         self._shield: bytes | None = None
+        self._separating: int | None = None
+        """The ruleset of a domain from which no process outside it can be signalled."""
         self.can_shield = False
         if sys.platform != "linux":
             self.unguarded: str | None = (
@@ -61,6 +63,7 @@ class Guard:
         unreadable = prctl(PR_GET_DUMPABLE) == 0 and not _may_trace_anything()
         unreachable = _filter_calls()
         is_filtered = unreachable
+        self._separating = _make_ruleset(SIGNALS) if landlock_abi() >= ABI_OF_SCOPES else None
         if not (unreadable and unreachable):
             abi = landlock_abi()
             scope = SIGNALS if not unreachable and abi >= ABI_OF_SCOPES else 0
@@ -97,12 +100,30 @@ class Guard:
         if self._shield is not None:
             install_filter(self._shield)
 
+    @property
+    def descriptors(self) -> list[int]:
+        """What :meth:`enter_keeper` needs."""
+        return [one for one in (self.ruleset, self._separating) if one is not None]
+
+    def enter_keeper(self) -> None:
+        """Guard against what this child, a keeper, will start: the supervisor, this child itself, and those beside it."""
+        self.enter_child()
+        if self.ruleset is None and self._separating is not None:
+            enter_domain(self._separating)
+        if self.can_shield:
+            install_filter(assemble(_aimed_at(os.getpid())))
+
     def shield(self, process: int | None) -> bytes:
         """Guard another process like this one against the children that call :meth:`enter_child` from now on.
 
         Returns the program of a system call filter that it has to install itself, against what it starts.
         """
         self._shield = None if process is None else assemble(_aimed_at(process))
+        return self.shielding
+
+    @property
+    def shielding(self) -> bytes:
+        """The program of the filter that shields another process; empty if none is shielded."""
         return self._shield or b""
 
 

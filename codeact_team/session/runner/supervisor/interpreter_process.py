@@ -92,6 +92,7 @@ class Context:
         sessions: The main session, with number 0, and its forks.
         keeps_zygote: Whether an interpreter can be sealed, and its forks be distinguished.
         is_touched: Whether user code may have run since everything was ended last.
+        keepers: The keepers of the host's processes, which blocks and their ends leave alone.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Context:
         self.sessions: dict[int, SupervisedSession] = {}
         self.keeps_zygote = self.guard.can_shield and self.processes.can_list
         self.is_touched = False
+        self.keepers: set[int] = set()
         self.usage = Usage(lambda: self.interpreters)
 
     @property
@@ -128,7 +130,7 @@ class Context:
 
     def is_orphan(self, process: ProcessInfo) -> bool:
         """Whether the interpreter that has started a process is gone, and no shell has started it."""
-        if process.ancestor in self.interpreters:
+        if process.ancestor in self.interpreters or process.ancestor in self.keepers:
             return False
         return all(process.session not in session.shells.sessions for session in self.sessions.values())
 
@@ -146,9 +148,7 @@ class Context:
         If that fails in the child, it exits with 126. Returns its process id; 0 in a fork of this process, which has
         these streams and only these descriptors. Raises an ``OSError`` if it cannot be forked.
         """
-        with self._oom_score:
-            pid = os.fork()
-        if pid == 0:
+        if (pid := self.fork()) == 0:
             try:
                 os.setsid()
                 limit(resource.RLIMIT_NOFILE, CODE_DESCRIPTORS)
@@ -161,7 +161,14 @@ class Context:
             except BaseException as error:
                 os.write(output, f"{argv[0] if argv else 'fork'}: {error}\n".encode())
             os._exit(126)
-        self.processes.add(pid)
+        return pid
+
+    def fork(self) -> int:
+        """Fork this process. Returns the process id of the child; 0 in the child. Raises an ``OSError``."""
+        with self._oom_score:
+            pid = os.fork()
+        if pid:
+            self.processes.add(pid)
         return pid
 
     def has_room(self) -> bool:

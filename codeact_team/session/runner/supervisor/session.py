@@ -417,7 +417,9 @@ class SupervisedSession:
         interpreters = context.interpreters
 
         def chosen(process: ProcessInfo) -> bool:
-            if process.pid in interpreters or not block.may_have_started(process):
+            if process.pid in interpreters or process.ancestor in context.keepers:
+                return False
+            if not block.may_have_started(process):
                 return False
             return process.ancestor == own or (
                 process.ancestor not in interpreters
@@ -442,7 +444,8 @@ class SupervisedSession:
         self.results.lose(reason)
         context = self._context
         if len(context.sessions) == 1:
-            if not context.processes.end_all(context.zygote.pid if context.zygote else None):
+            zygote = {context.zygote.pid} if context.zygote else set[int]()
+            if not context.processes.end_all(context.keepers | zygote):
                 raise OutOfControl
             context.is_touched = False
             if interpreter:

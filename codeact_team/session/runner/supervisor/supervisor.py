@@ -21,7 +21,7 @@ except ImportError:
 
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.sandbox.system.kernel import adopt_orphans, share_memory_with_forks
-from codeact_team.session.protocol import FORK_HEAD, FORKS_PREFIX, MAX_FORKS, Kind
+from codeact_team.session.protocol import FORK_HEAD, FORKS_PREFIX, MAX_FORKS, ONLY_PROCESSES, PLAIN, Kind
 from codeact_team.session.runner.fork_directories import replace_content
 from codeact_team.session.runner.supervisor.interpreter_process import (
     INTERPRETER,
@@ -29,6 +29,7 @@ from codeact_team.session.runner.supervisor.interpreter_process import (
     Context,
     OutOfControl,
 )
+from codeact_team.session.runner.supervisor.processes import REQUESTS, Processes
 from codeact_team.session.runner.supervisor.session import SupervisedSession, remove_home
 from codeact_team.session.runner.supervisor.streams import HostChannel, HostConnection, HostGone, PollLoop
 
@@ -43,17 +44,19 @@ if TYPE_CHECKING:
 class Supervisor:
     """Serves one host: passes its frames to the main session and its forks, and makes, promotes and ends forks."""
 
-    def __init__(self, host: HostConnection, sources: Sources, *, is_plain: bool) -> None:
+    def __init__(self, host: HostConnection, sources: Sources, *, kind: str) -> None:
         self._host = host
         loop = PollLoop()
         loop.on_child_end(self._on_child_end)
         adopt_orphans()
-        self._context = Context(loop, sources, is_plain=is_plain)
+        self._context = Context(loop, sources, is_plain=kind == PLAIN)
         self._main = SupervisedSession(self._context, 0, HostChannel(host, 0), os.getcwd())
         self._context.sessions[0] = self._main
+        self._processes = Processes(self._context, host)
         loop.on_readable(host.fd, self._on_host)
         self._main.begin()
-        self._main.prepare()
+        if kind != ONLY_PROCESSES:
+            self._main.prepare()
 
     def serve(self) -> None:
         # the host learns the rest from the end of this process
@@ -70,6 +73,8 @@ class Supervisor:
         for kind, payload in self._main.host.feed(self._host.read()):
             if kind == Kind.FORK_DATA:
                 self._take_fork_data(payload)
+            elif kind in REQUESTS:
+                self._processes.take(kind, payload)
             elif kind == Kind.RESTART:
                 self._restart()
             else:
@@ -87,6 +92,7 @@ class Supervisor:
     def _on_child_end(self) -> None:
         processes = self._context.processes
         processes.reap()
+        self._processes.on_child_end()
         for session in list(self._context.sessions.values()):
             session.on_child_end()
         zygote = self._context.zygote
@@ -230,12 +236,12 @@ def _field(payload: bytes, name: str) -> object:
 
 def main(sources: Sources, load: Callable[[str], Any], arguments: list[str]) -> tuple[str, list[str]] | None:
     """Supervise until the host is gone. In a fork that becomes an interpreter, return what to run, and its arguments."""
-    host, is_plain = HostConnection(), bool(arguments)
+    host, kind = HostConnection(), arguments[0] if arguments else ""
     path, sys.path = sys.path, [entry for entry in sys.path if entry]
-    if is_plain:
+    if kind == PLAIN:
         share_memory_with_forks()
     try:
-        supervisor = Supervisor(host, sources, is_plain=is_plain)
+        supervisor = Supervisor(host, sources, kind=kind)
     except Exception as error:
         # stderr is closed by now
         host.write(f"the supervisor cannot start: {error!r}\n".encode())

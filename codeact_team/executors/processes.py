@@ -1,0 +1,216 @@
+"""Processes in the sandbox of an executor, beside the code that it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from signal import SIGINT
+from subprocess import CalledProcessError
+
+from codeact_team.core.aio import Turns
+from codeact_team.errors import SandboxError, SandboxLostError
+from codeact_team.sandbox.base import NO_SUCH_USER, Exit, Process, Sandbox
+from codeact_team.sandbox.processes import (
+    OUTPUT_LIMIT,
+    Input,
+    OutputCallback,
+    ProcessRequest,
+    ProcessResult,
+    Stderr,
+    TerminalSize,
+)
+from codeact_team.session.connection import SupervisorConnection
+from codeact_team.session.processes import ProcessServer, SandboxProcess
+
+_BLOCK_OUTPUT = 16 << 20
+"""How many bytes of a block's output wait for their reader."""
+
+
+class ProcessServers:
+    """What starts processes in a sandbox, apart from that of a session: supervisors that run no blocks, one for each user."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str | None, SupervisorConnection] = {}
+        self._turns = Turns()
+
+    def running(self, user: str | None, sandbox: Sandbox) -> ProcessServer | None:
+        """That of a user, if it runs."""
+        connection = self._connections.get(user)
+        return ProcessServer(connection, sandbox.limits) if connection and connection.alive else None
+
+    async def get(self, user: str | None, sandbox: Sandbox) -> ProcessServer:
+        """That of a user, ``None`` for that of the code, beside whom no other program may run meanwhile.
+
+        Raises:
+            LookupError: If there is no such user.
+            SandboxError: If it cannot start, for example because there is no Python.
+        """
+        async with self._turns:
+            if (server := self.running(user, sandbox)) is not None:
+                return server
+            connection = SupervisorConnection(sandbox, only_processes=True, user=user)
+            try:
+                await connection.open()
+            except SandboxError as error:
+                if NO_SUCH_USER in str(error):
+                    raise LookupError(f"the sandbox has no user {user!r}") from error
+                raise
+            self._connections[user] = connection
+            return ProcessServer(connection, sandbox.limits)
+
+    async def close(self) -> None:
+        """End them, with all that they have started."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            await connection.end("it was closed")
+
+
+class _BlockProcess(Process):
+    """A process that runs a block."""
+
+    def __init__(self, process: SandboxProcess) -> None:
+        self._process = process
+
+    async def read(self) -> bytes:
+        try:
+            output = await self._process.read()
+        except SandboxLostError:
+            # how it was lost is its end
+            return b""
+        omitted = output.stdout_omitted
+        return (f"\n[{omitted} bytes of output are left out]\n".encode() if omitted else b"") + output.stdout
+
+    async def write(self, data: bytes) -> None:
+        await self._process.write(data)
+
+    async def close_stdin(self) -> None:
+        await self._process.close_stdin()
+
+    async def wait(self) -> Exit:
+        return await self._process.exit()
+
+    async def aclose(self) -> None:
+        await self._process.aclose()
+
+
+class BlockSandbox:
+    """A sandbox in which processes run, for blocks as processes among them: what it interrupts and kills is the present block."""
+
+    def __init__(self, sandbox: Sandbox, server: ProcessServer) -> None:
+        self._sandbox = sandbox
+        self._server = server
+        self._block: SandboxProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._sandbox.running
+
+    @property
+    def private(self) -> str:
+        return self._sandbox.private
+
+    async def spawn(self, argv: Sequence[str]) -> Process:
+        request = ProcessRequest(argv, stderr="together", output_limit=_BLOCK_OUTPUT)
+        self._block = await self._server.start(request)
+        return _BlockProcess(self._block)
+
+    async def interrupt(self) -> None:
+        if self._block is not None:
+            await self._block.send_signal(SIGINT)
+
+    async def kill(self) -> None:
+        if self._block is not None:
+            await self._block.kill()
+
+    async def stop(self) -> None:
+        await self._sandbox.stop()
+
+
+class Processes:
+    """Runs programs in the sandbox of an executor, which starts on first use: several at once, and beside blocks.
+
+    They start in the workspace, with the variables of the sandbox, and share its limits with the code; each takes one process
+    more, which ends whatever it leaves behind. They are no part of the interpreter's state: an interrupt, or a restart, of that
+    leaves them alone. They end with the sandbox.
+
+    Args:
+        server: Returns what starts processes as a user of the sandbox, ``None`` for that of the code.
+    """
+
+    def __init__(self, server: Callable[[str | None], Awaitable[ProcessServer]]) -> None:
+        self._server = server
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        input: Input | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 the kernel keeps it, also if the loop is busy
+        stderr: Stderr = "apart",
+        output_limit: int = OUTPUT_LIMIT,
+        user: str | None = None,
+        on_output: OutputCallback | None = None,
+        check: bool = False,
+    ) -> ProcessResult:
+        """Run a program to its end, as :func:`subprocess.run` does; what it has left running ends with it.
+
+        Args:
+            argv: The program and its arguments. No shell reads them: ``["sh", "-c", code]`` runs one.
+            input: What it reads from stdin: bytes, or pieces as they come. Default: nothing.
+            env: Variables beside those of the sandbox.
+            cwd: Its directory: below the workspace, or absolute, as the sandbox sees it. Default: the workspace.
+            timeout: Seconds after which it is killed with all that it has started. Default: no limit.
+            stderr: ``together`` to have stderr in stdout, in the order of writing.
+            output_limit: How many bytes of each stream are kept, the newest; at most 64 MiB.
+            user: The name or number of another user of the sandbox. Only a container has others.
+            on_output: Awaited with ``"stdout"`` or ``"stderr"``, and each piece of output as it comes. What it raises ends the
+                process.
+            check: Whether an exit code other than 0 is an error.
+
+        Raises:
+            subprocess.TimeoutExpired: If its time was over. It has the output so far.
+            subprocess.CalledProcessError: With ``check``, if it has failed.
+            OSError: If it cannot be started: a ``FileNotFoundError`` if there is no such program or directory, a
+                ``NotADirectoryError``, a ``PermissionError``, a ``BlockingIOError`` if there are too many processes.
+            ValueError: If an argument cannot be passed on, such as one with a null byte.
+            LookupError: If there is no such user.
+            SandboxError: If the sandbox cannot start, has no Python, or ends meanwhile.
+        """
+        request = ProcessRequest(argv, env, cwd, timeout, stderr, output_limit, user)
+        result = await (await self._server(user)).run(request, input, on_output)
+        if check and result.returncode:
+            raise CalledProcessError(result.returncode, result.args, result.stdout, result.stderr)
+        return result
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 the kernel keeps it, also if the loop is busy
+        stderr: Stderr = "apart",
+        output_limit: int = OUTPUT_LIMIT,
+        user: str | None = None,
+        terminal: TerminalSize | None = None,
+    ) -> SandboxProcess:
+        """Start a program, which runs on while other things happen. Raises as :meth:`run` does.
+
+        Args:
+            argv: The program and its arguments, as for :meth:`run`.
+            env: Variables beside those of the sandbox.
+            cwd: Its directory, as for :meth:`run`.
+            timeout: Seconds after which it is killed with all that it has started. Default: no limit.
+            stderr: ``together`` to have stderr in stdout, in the order of writing.
+            output_limit: How many bytes of each stream are kept until they are read, the newest. The process never waits for
+                its reader.
+            user: The name or number of another user of the sandbox.
+            terminal: The size of a terminal for its stdin and output, which then comes as stdout. Default: three pipes.
+
+        Returns:
+            The process. It ends, with all that it has started, when that is closed.
+        """
+        request = ProcessRequest(argv, env, cwd, timeout, stderr, output_limit, user, terminal)
+        return await (await self._server(user)).start(request)

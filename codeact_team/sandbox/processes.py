@@ -1,0 +1,139 @@
+"""What a program says and learns of a process that it runs in a sandbox, in the terms of Python's ``subprocess``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from codeact_team.errors import SettingError
+
+StreamName: TypeAlias = Literal["stdout", "stderr"]
+OutputCallback: TypeAlias = Callable[[StreamName, bytes], Awaitable[None]]
+"""Takes a piece of output. No more is read before it returns."""
+Input: TypeAlias = bytes | AsyncIterable[bytes]
+Stderr: TypeAlias = Literal["apart", "together"]
+"""Whether stderr is a stream of its own, or goes to stdout, in the order of writing."""
+
+OUTPUT_LIMIT = 1 << 20
+"""How many bytes of each stream are kept by default."""
+_LARGEST_OUTPUT = 64 << 20
+
+
+class TerminalSize(NamedTuple):
+    """The size of a terminal, in characters."""
+
+    rows: int = 24
+    columns: int = 80
+
+
+@dataclass(frozen=True)
+class ProcessOutput:
+    """What a process has written since it was read last. False if that is nothing.
+
+    Attributes:
+        stdout: The newest bytes; also those of stderr where both go together.
+        stderr: The newest bytes of stderr.
+        stdout_omitted: How many bytes before them were dropped, because nobody read them in time.
+        stderr_omitted: The same for stderr.
+    """
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    stdout_omitted: int = 0
+    stderr_omitted: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.stdout or self.stderr or self.stdout_omitted or self.stderr_omitted)
+
+
+class ProcessResult(subprocess.CompletedProcess[bytes]):
+    """How a process has ended: a :class:`subprocess.CompletedProcess` that knows of limits.
+
+    Attributes:
+        args: Its arguments.
+        returncode: Its exit code; -n if signal n has ended it.
+        stdout: The newest bytes that it has written; also those of stderr where both go together.
+        stderr: The newest bytes of stderr.
+        stdout_omitted: How many bytes before them were dropped.
+        stderr_omitted: The same for stderr.
+        limit: The limit of the sandbox that a failed process ran into, in a sentence; ``None`` if none is known.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        returncode: int,
+        output: ProcessOutput,
+        limit: str | None = None,
+    ) -> None:
+        super().__init__(args, returncode, output.stdout, output.stderr)
+        self.stdout_omitted = output.stdout_omitted
+        self.stderr_omitted = output.stderr_omitted
+        self.limit = limit
+
+
+@dataclass(frozen=True)
+class ProcessRequest:
+    """A process to be started. Checked when it is made.
+
+    Attributes:
+        argv: The program and its arguments. No shell reads them.
+        env: Variables beside those of the sandbox.
+        cwd: Its directory: below the workspace, or absolute, as the sandbox sees it; ``None`` for the workspace.
+        timeout: Seconds after which it ends, with all that it has started; ``None`` for no limit.
+        stderr: Whether stderr is a stream of its own.
+        output_limit: How many unread bytes are kept of each stream.
+        user: A user of the sandbox, by name or number; ``None`` for that of the sandbox's code.
+        terminal: The size of its terminal; ``None`` if it has none.
+
+    Raises:
+        TypeError: If ``argv`` is one string.
+        ValueError: If ``argv`` is empty, or something contains a null byte, or a number is out of range.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str] | None = None
+    cwd: str | os.PathLike[str] | None = None
+    timeout: float | None = None
+    stderr: Stderr = "apart"
+    output_limit: int = OUTPUT_LIMIT
+    user: str | None = None
+    terminal: TerminalSize | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.argv, str | bytes):
+            raise TypeError("argv is a list: the program and its arguments; for a shell ['sh', '-c', code]")
+        if not self.argv:
+            raise SettingError("argv is empty: it needs a program")
+        strings = [*self.argv, *(self.env or {}), *(self.env or {}).values(), self.cwd or "", self.user or ""]
+        if any("\0" in os.fspath(one) for one in strings):
+            raise SettingError("embedded null byte: arguments, variables and paths have none")
+        if any("=" in name or not name for name in self.env or {}):
+            raise SettingError("illegal environment variable name: it is empty, or contains =")
+        if self.timeout is not None and not self.timeout > 0:
+            raise SettingError(f"timeout is {self.timeout!r}: it is a positive number of seconds")
+        if self.stderr not in ("apart", "together"):
+            raise SettingError(f"stderr is {self.stderr!r}: it is 'apart' or 'together'")
+        if not 0 < self.output_limit <= _LARGEST_OUTPUT:
+            raise SettingError(f"output_limit is {self.output_limit!r}: it is 1 to {_LARGEST_OUTPUT} bytes")
+        if self.terminal is not None and not all(0 < one < 1 << 15 for one in self.terminal):
+            raise SettingError(f"terminal is {self.terminal!r}: rows and columns are positive numbers")
+
+    def encoded(self, *, has_input: bool, runs_out: bool) -> bytes:
+        """The request for the supervisor; see ``Kind.START``."""
+        request = {
+            "argv": [*map(os.fspath, self.argv)],
+            "env": dict(self.env or {}),
+            "cwd": None if self.cwd is None else os.fspath(self.cwd),
+            "timeout": self.timeout,
+            "together": self.stderr == "together",
+            "limit": self.output_limit,
+            "has_input": has_input,
+            "terminal": self.terminal,
+            "runs_out": runs_out,
+        }
+        return json.dumps(request).encode()

@@ -1,0 +1,497 @@
+"""Processes in a sandbox as the host sees them: several at once, beside the living interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import struct
+import subprocess
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Self
+
+from pydantic import BaseModel
+
+from codeact_team.core.aio import Turns, beside, to_the_end
+from codeact_team.errors import SandboxLostError
+from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, diagnose, limit_sentence
+from codeact_team.sandbox.processes import (
+    Input,
+    OutputCallback,
+    ProcessOutput,
+    ProcessRequest,
+    ProcessResult,
+    StreamName,
+    TerminalSize,
+)
+from codeact_team.sandbox.system.framing import ProtocolError, frame
+from codeact_team.session.connection import Channel, SupervisorConnection
+from codeact_team.session.protocol import (
+    EXIT_HEAD,
+    KILL_TREE,
+    MAX_INPUT_BYTES,
+    MAX_PROCESSES,
+    MAX_START_BYTES,
+    PROCESS_HEAD,
+    PROGRESS_HEAD,
+    UNKNOWN,
+    Kind,
+    Wait,
+)
+
+_CLOSE_TIMEOUT = 30.0
+"""Seconds that a sandbox gets to end a process and all that it has started; after that, it ends itself."""
+_EXAMINED = 4096
+"""How many bytes at the end of the output may tell which limit a process ran into."""
+_MOST_UNREAD = 1 << 21
+"""No honest supervisor sends more than it was asked for."""
+
+
+class _Refusal(BaseModel):
+    """Why a process was not started; see ``Kind.STARTED``."""
+
+    errno: int
+    message: str
+    cwd: bool
+
+
+class _Exit:
+    """How a process has ended; see ``Kind.EXITED``."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.code, self.timed_out, self.leaves, kills, failures = EXIT_HEAD.unpack(payload)
+        self.oom_kills = None if kills == UNKNOWN else kills
+        self.fork_failures = 0 if failures == UNKNOWN else failures
+
+
+class _ProcessChannel(Channel):
+    """What has come of one process.
+
+    Attributes:
+        started: Whether it is known to run, or not to.
+        refusal: Why it does not.
+        exit: How it has ended.
+        progress: What it has written, and whether it is all.
+        taken: How many pieces of input were taken.
+        polled: How many questions whether it has ended were answered.
+        closed: Whether nothing is left of it.
+    """
+
+    def __init__(self, connection: SupervisorConnection, number: int) -> None:
+        super().__init__(connection, number)
+        self.started = False
+        self.refusal: _Refusal | None = None
+        self.exit: _Exit | None = None
+        self.progress: deque[tuple[ProcessOutput, bool]] = deque()
+        self.taken = 0
+        self.polled = 0
+        self.closed = False
+        self._unread = 0
+
+    def put(self, kind: int, payload: bytes) -> None:
+        try:
+            self._put(kind, payload)
+        except struct.error as error:
+            raise ProtocolError(f"what is said of a process cannot be read: {error}") from error
+
+    def _put(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.STARTED:
+            self.started = True
+            self.refusal = _Refusal.model_validate_json(payload) if payload else None
+        elif kind == Kind.PROGRESS:
+            has_ended, *omitted, length = PROGRESS_HEAD.unpack_from(payload)
+            content = payload[PROGRESS_HEAD.size :]
+            self._unread += len(content)
+            if self._unread > _MOST_UNREAD or length > len(content):
+                raise ProtocolError("that much output was not asked for")
+            self.progress.append((ProcessOutput(content[:length], content[length:], *omitted), has_ended))
+        elif kind == Kind.EXITED:
+            self.exit = _Exit(payload)
+        elif kind == Kind.TAKEN:
+            self.taken += 1
+        elif kind == Kind.POLLED:
+            self.polled += 1
+        else:
+            self.closed = True
+
+    def take(self) -> tuple[ProcessOutput, bool]:
+        output, has_ended = self.progress.popleft()
+        self._unread -= len(output.stdout) + len(output.stderr)
+        return output, has_ended
+
+    async def send(self, kind: Kind, *payload: bytes) -> None:
+        # half a frame would be the end of all others
+        await to_the_end(self.connection.send(self.request(kind, *payload)))
+
+    def request(self, kind: Kind, *payload: bytes) -> bytes:
+        return frame(kind, PROCESS_HEAD.pack(self.number), *payload)
+
+    async def write(self, data: bytes) -> None:
+        """Send input piece by piece, each when the one before was taken."""
+        for start in range(0, len(data), MAX_INPUT_BYTES):
+            before = self.taken
+            await self.send(Kind.INPUT, data[start : start + MAX_INPUT_BYTES])
+            if not await self.wait_until(lambda before=before: self.taken > before):
+                raise self.lost()
+
+    async def receive(self, what: str) -> None:
+        """Wait for the attribute ``what``. Raises a ``SandboxLostError`` if the sandbox ends before."""
+        if not await self.wait_until(lambda: bool(getattr(self, what))):
+            raise self.lost()
+
+    def lost(self) -> SandboxLostError:
+        ending = self.connection.ending
+        reason = "it was not started" if ending is None else ending.lost
+        return SandboxLostError(f"the sandbox of the process was lost: {reason}")
+
+
+def _failure(refusal: _Refusal, request: ProcessRequest, limits: Limits) -> OSError:
+    if refusal.errno == errno.EAGAIN and Cause.PROCESSES in limits:
+        message = f"{refusal.message}: {limit_sentence(Cause.PROCESSES, limits[Cause.PROCESSES])}"
+        return BlockingIOError(refusal.errno, message)
+    name = request.cwd if refusal.cwd else request.argv[0]
+    return OSError(refusal.errno, refusal.message, None if name is None else os.fspath(name))
+
+
+class SandboxProcess:
+    """A process that runs in a sandbox. Its whole tree ends when this is closed, and with the sandbox.
+
+    Several tasks may read, write and wait at once. A method raises a ``SandboxLostError`` if the sandbox has ended, and a
+    ``ValueError`` once this is closed.
+
+    Attributes:
+        args: Its arguments.
+    """
+
+    def __init__(
+        self,
+        channel: _ProcessChannel,
+        request: ProcessRequest,
+        close: Callable[[_ProcessChannel], Awaitable[None]],
+    ) -> None:
+        self._channel = channel
+        self._close = close
+        self.args = [*map(os.fspath, request.argv)]
+        self._reading = Turns()
+        self._writing = Turns()
+        self._asked = 0
+        """How many questions for output are not answered yet."""
+        self._has_ended = False
+        self._is_closed = False
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal, as far as is known: :meth:`poll` and :meth:`wait` find it out."""
+        return None if self._channel.exit is None else self._channel.exit.code
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its time was over."""
+        return self._channel.exit is not None and self._channel.exit.timed_out
+
+    async def read(self) -> ProcessOutput:
+        """Wait for output. Returns an empty one once the process has ended and everything was read."""
+        while not self._has_ended:
+            if output := await self._read(Wait.FOR_OUTPUT):
+                return output
+        return ProcessOutput()
+
+    async def read_available(self) -> ProcessOutput:
+        """Read what it has written so far, at most 256 KiB of each stream."""
+        return ProcessOutput() if self._has_ended else await self._read(Wait.NOT)
+
+    async def _read(self, wait: Wait) -> ProcessOutput:
+        self._require_open()
+        channel = self._channel
+        async with self._reading:
+            if not self._asked or wait == Wait.NOT:
+                self._asked += 1
+                await channel.send(Kind.READ, bytes([wait]))
+            # a question from a wait that was cancelled is answered, too
+            parts: list[ProcessOutput] = []
+            while self._asked:
+                await channel.receive("progress")
+                output, self._has_ended = channel.take()
+                self._asked -= 1
+                parts.append(output)
+        if len(parts) == 1:
+            return parts[0]
+        return ProcessOutput(
+            b"".join(part.stdout for part in parts),
+            b"".join(part.stderr for part in parts),
+            sum(part.stdout_omitted for part in parts),
+            sum(part.stderr_omitted for part in parts),
+        )
+
+    async def write(self, data: bytes) -> None:
+        """Write to its stdin, and wait until it is on its way. It is no error if the process does not read it."""
+        self._require_open()
+        async with self._writing:
+            await self._channel.write(data)
+
+    async def close_stdin(self) -> None:
+        """Close its stdin; at a terminal, send the character for the end of the input."""
+        self._require_open()
+        async with self._writing:
+            await self._channel.send(Kind.INPUT)
+
+    async def poll(self) -> int | None:
+        """Its exit code if it has ended, and otherwise ``None``."""
+        if not self._channel.closed:
+            self._require_open()
+            before = self._channel.polled
+            await self._channel.send(Kind.POLL)
+            if not await self._channel.wait_until(lambda: self._channel.polled > before):
+                raise self._channel.lost()
+        return self.returncode
+
+    async def has_left(self) -> bool:
+        """Whether something that it has started still runs, once it has ended itself."""
+        await self.poll()
+        ended = self._channel.exit
+        return ended is not None and ended.leaves and not self._channel.closed
+
+    async def wait(self) -> int:
+        """Wait until it has ended, and return its exit code. What it leaves running ends with :meth:`aclose`."""
+        if self._channel.exit is None:
+            self._require_open()
+        await self._channel.receive("exit")
+        assert self._channel.exit is not None, "it has come"
+        return self._channel.exit.code
+
+    async def exit(self) -> Exit:
+        """How it has ended, also with its sandbox, for those who run blocks."""
+        try:
+            code = await self.wait()
+        except SandboxLostError:
+            return self._channel.connection.ending or Exit(KILLED, lost="it was closed")
+        ended = self._channel.exit
+        assert ended is not None, "it has come"
+        return Exit(
+            code if code >= 0 else 128 - code,
+            oom_kills=ended.oom_kills,
+            fork_failures=ended.fork_failures,
+        )
+
+    async def send_signal(self, number: int) -> None:
+        """Send a signal to the process and its group. It is no error if it has ended."""
+        self._require_open()
+        await self._channel.send(Kind.SIGNAL, bytes([number]))
+
+    async def terminate(self) -> None:
+        """Send SIGTERM to the process and its group."""
+        await self.send_signal(15)
+
+    async def kill(self) -> None:
+        """End the process with all that it has started, whatever that has forked into."""
+        await self.send_signal(KILL_TREE)
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Change the size of its terminal; no effect if it has none."""
+        self._require_open()
+        rows, columns = size
+        await self._channel.send(Kind.RESIZE, json.dumps({"rows": rows, "columns": columns}).encode())
+
+    async def aclose(self) -> None:
+        """End the process with all that it has started. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            await to_the_end(self._close(self._channel))
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"the process {self.args[0]!r} is closed")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Tail:
+    """The newest bytes of a stream, ``limit`` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self.omitted = 0
+
+    def add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        while self._size - len(self._pieces[0]) >= self._limit:
+            dropped = len(self._pieces.popleft())
+            self._size -= dropped
+            self.omitted += dropped
+
+    def content(self) -> bytes:
+        content = b"".join(self._pieces)
+        excess = max(0, len(content) - self._limit)
+        self.omitted += excess
+        return content[excess:]
+
+
+class ProcessServer:
+    """Starts processes in the sandbox of a supervisor.
+
+    Args:
+        connection: The stream to the supervisor.
+        limits: The limits of the sandbox.
+        home: The directory below the workspace in which they start.
+    """
+
+    def __init__(self, connection: SupervisorConnection, limits: Limits, *, home: str = "") -> None:
+        self._connection = connection
+        self._limits = limits
+        self._home = home
+        self._channels: set[_ProcessChannel] = set()
+
+    async def start(self, request: ProcessRequest, *, has_input: bool = True) -> SandboxProcess:
+        """Start a process. Raises as :meth:`run` does."""
+        channel = self._new_channel()
+        start = self._start_frame(channel, request, has_input=has_input, runs_out=False)
+        try:
+            await to_the_end(self._connection.send(start))
+            await channel.receive("started")
+        except BaseException:
+            await to_the_end(self._close(channel))
+            raise
+        if channel.refusal is not None:
+            self._forget(channel)
+            raise _failure(channel.refusal, request, self._limits)
+        return SandboxProcess(channel, request, self._close)
+
+    async def run(
+        self, request: ProcessRequest, input: Input | None = None, on_output: OutputCallback | None = None
+    ) -> ProcessResult:
+        """Run a process to its end; all that it leaves running ends with it, too.
+
+        Raises:
+            subprocess.TimeoutExpired: If it does not end within its time.
+            OSError: If it cannot be started: a ``FileNotFoundError`` without such a program or directory.
+            SandboxLostError: If the sandbox ends meanwhile.
+        """
+        channel = self._new_channel()
+        wait = Wait.FOR_END if on_output is None else Wait.FOR_OUTPUT
+        ask = channel.request(Kind.READ, bytes([wait]))
+        first = [self._start_frame(channel, request, has_input=input is not None, runs_out=True)]
+        if isinstance(input, bytes) and len(input) <= MAX_INPUT_BYTES:
+            first += [channel.request(Kind.INPUT, input)] if input else []
+            first.append(channel.request(Kind.INPUT))
+            input = None
+        stdout, stderr = _Tail(request.output_limit), _Tail(request.output_limit)
+        has_ended = False
+        try:
+            await to_the_end(self._connection.send(b"".join((*first, ask))))
+            collecting = _collect(channel, ask, {"stdout": stdout, "stderr": stderr}, on_output)
+            await (collecting if input is None else beside(_feed(channel, input), collecting))
+            has_ended = True
+        finally:
+            if has_ended:
+                self._forget(channel)
+            else:
+                await to_the_end(self._close(channel))
+        if channel.refusal is not None:
+            raise _failure(channel.refusal, request, self._limits)
+        output = ProcessOutput(stdout.content(), stderr.content(), stdout.omitted, stderr.omitted)
+        return self._result(channel, request, output)
+
+    def _new_channel(self) -> _ProcessChannel:
+        connection = self._connection
+        if len(connection.processes) >= MAX_PROCESSES:
+            raise BlockingIOError(
+                errno.EAGAIN, f"there may be {MAX_PROCESSES} processes in a sandbox at a time"
+            )
+        channel = _ProcessChannel(connection, connection.next_process)
+        connection.processes[channel.number] = channel
+        self._channels.add(channel)
+        connection.next_process += 1
+        return channel
+
+    def _start_frame(
+        self, channel: _ProcessChannel, request: ProcessRequest, *, has_input: bool, runs_out: bool
+    ) -> bytes:
+        if self._home:
+            request = replace(request, cwd=os.path.join(self._home, request.cwd or ""))
+        content = request.encoded(has_input=has_input, runs_out=runs_out)
+        if len(content) > MAX_START_BYTES:
+            self._forget(channel)
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), os.fspath(request.argv[0]))
+        return channel.request(Kind.START, content)
+
+    def _forget(self, channel: _ProcessChannel) -> None:
+        self._connection.processes.pop(channel.number, None)
+        self._channels.discard(channel)
+
+    async def _close(self, channel: _ProcessChannel) -> None:
+        """End a process with all that it has started. Ends the sandbox if that is not possible."""
+        connection = self._connection
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                if connection.alive:
+                    await channel.send(Kind.CLOSE)
+                    # nothing is left of it either if the sandbox is lost
+                    await channel.wait_until(lambda: channel.closed or channel.refusal is not None)
+        except TimeoutError:
+            await connection.end("a process in it did not end")
+        finally:
+            self._forget(channel)
+
+    async def close(self) -> None:
+        """End all processes that were started here."""
+        for channel in [*self._channels]:
+            await to_the_end(self._close(channel))
+
+    def _result(
+        self, channel: _ProcessChannel, request: ProcessRequest, output: ProcessOutput
+    ) -> ProcessResult:
+        ended, args = channel.exit, [*map(os.fspath, request.argv)]
+        assert ended is not None, "its end comes before the last of its output"
+        if ended.timed_out:
+            raise subprocess.TimeoutExpired(args, request.timeout or 0.0, output.stdout, output.stderr)
+        code = ended.code if ended.code >= 0 else 128 - ended.code
+        limit = diagnose(
+            self._limits,
+            exit_code=code,
+            output=(output.stderr or output.stdout)[-_EXAMINED:].decode(errors="replace"),
+            # others may have been killed meanwhile
+            oom_kills=ended.oom_kills if code == KILLED else 0,
+            fork_failures=ended.fork_failures,
+        )
+        return ProcessResult(args, ended.code, output, limit)
+
+
+async def _collect(
+    channel: _ProcessChannel, ask: bytes, tail: Mapping[StreamName, _Tail], on_output: OutputCallback | None
+) -> None:
+    """Read all that a process writes, after the first question for it. Returns at once if the process was refused."""
+    while True:
+        if not await channel.wait_until(lambda: bool(channel.progress) or channel.refusal is not None):
+            raise channel.lost()
+        if channel.refusal is not None:
+            return
+        output, has_ended = channel.take()
+        if not has_ended:
+            await to_the_end(channel.connection.send(ask))
+        pieces: tuple[tuple[StreamName, bytes], ...] = (("stdout", output.stdout), ("stderr", output.stderr))
+        for name, piece in pieces:
+            if piece:
+                tail[name].add(piece)
+                if on_output is not None:
+                    await on_output(name, piece)
+        if has_ended:
+            return
+
+
+async def _feed(channel: _ProcessChannel, input: Input) -> None:
+    if isinstance(input, bytes):
+        await channel.write(input)
+    else:
+        async for piece in input:
+            await channel.write(piece)
+    await channel.send(Kind.INPUT)

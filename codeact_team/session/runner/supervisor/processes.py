@@ -1,0 +1,483 @@
+"""The processes that the host has started, beside the sessions: several at once, each with a keeper and streams of its own.
+
+Nothing here waits for a process, and no process waits for the host: what nobody reads is kept up to a limit, the newest.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import struct
+import termios
+
+# without the module around it, which takes longer to load than everything else here
+from _socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, socketpair
+from collections import deque
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from codeact_team.sandbox.system.framing import ProtocolError, frame
+from codeact_team.session.protocol import (
+    EXIT_HEAD,
+    MAX_PROCESSES,
+    MAX_PROGRESS_BYTES,
+    PROCESS_HEAD,
+    PROGRESS_HEAD,
+    UNKNOWN,
+    Kind,
+    Wait,
+)
+from codeact_team.session.runner.supervisor.keeper import ENDED, NOT_STARTED, REPORT, STARTED, hand, keep
+from codeact_team.session.runner.supervisor.streams import PipeWriter, make_pipe, read_available
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from codeact_team.session.runner.supervisor.interpreter_process import Context
+    from codeact_team.session.runner.supervisor.keeper import Task
+    from codeact_team.session.runner.supervisor.streams import HostConnection, PollLoop
+
+REQUESTS = frozenset((Kind.START, Kind.INPUT, Kind.SIGNAL, Kind.RESIZE, Kind.READ, Kind.POLL, Kind.CLOSE))
+_KILLED = -9
+_SIZE = struct.Struct("=HHHH")
+_END_OF_INPUT = b"\4"
+"""What a terminal takes for the end of the input."""
+
+
+class Output:
+    """What a process has written to one stream, and nobody has read yet.
+
+    Args:
+        fd: Where it is read.
+        limit: How many bytes are kept.
+        waits: Whether a full one is read no further, so that the process waits; otherwise the oldest bytes are dropped.
+    """
+
+    def __init__(
+        self, loop: PollLoop, fd: int, limit: int, *, waits: bool, changed: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._limit = limit
+        self._waits = waits
+        self._changed = changed
+        self._pieces: deque[bytes] = deque()
+        self.size = 0
+        self.dropped = 0
+        self.is_open = True
+        self._listening = False
+        os.set_blocking(fd, False)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self.is_open and not self._listening:
+            self._listening = True
+            self._loop.on_readable(self._fd, self._on_readable)
+
+    def _on_readable(self) -> None:
+        self.read()
+        if self._waits and self.size >= self._limit and self._listening:
+            self._loop.forget(self._fd)
+            self._listening = False
+        self._changed()
+
+    def read(self) -> None:
+        """Take one piece, if there is one."""
+        try:
+            piece = read_available(self._fd)
+        except BlockingIOError:
+            return
+        except OSError:
+            # a terminal that no process has open any more
+            piece = b""
+        if not piece:
+            self.close()
+            return
+        self._pieces.append(piece)
+        self.size += len(piece)
+        if not self._waits:
+            while self.size - self._limit >= len(self._pieces[0]):
+                self._drop(len(self._pieces.popleft()))
+            if (excess := self.size - self._limit) > 0:
+                self._pieces[0] = self._pieces[0][excess:]
+                self._drop(excess)
+
+    def _drop(self, size: int) -> None:
+        self.size -= size
+        self.dropped += size
+
+    def read_rest(self) -> None:
+        """Take what is there, and nothing that may come."""
+        while self.is_open and (self.size < self._limit or not self._waits):
+            before = self.size + self.dropped
+            self.read()
+            if self.size + self.dropped == before:
+                break
+
+    def take(self, most: int) -> bytes:
+        """Hand over the oldest bytes."""
+        taken = bytearray()
+        while self._pieces and len(taken) < most:
+            piece = self._pieces.popleft()
+            room = most - len(taken)
+            taken += piece[:room]
+            if len(piece) > room:
+                self._pieces.appendleft(piece[room:])
+        self.size -= len(taken)
+        self._listen()
+        return bytes(taken)
+
+    def take_dropped(self) -> int:
+        """How many bytes were dropped since the last call."""
+        dropped, self.dropped = self.dropped, 0
+        return dropped
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._loop.forget(self._fd)
+            os.close(self._fd)
+
+
+class Process:
+    """A process of the host's, as its supervisor sees it.
+
+    Attributes:
+        keeper: The process id of its keeper.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        keepers: Keepers,
+        number: int,
+        request: dict[str, Any],
+        send: Callable[[bytes], None],
+    ) -> None:
+        self._context = context
+        self._head = PROCESS_HEAD.pack(number)
+        self._send_to_host = send
+        self._terminal: int | None = None
+        self._wait: Wait | None = None
+        self._code: int | None = None
+        self._runs_out = bool(request["runs_out"])
+        self._before = context.usage.counts()
+        self._input: PipeWriter | None = None
+        self._closes_input = False
+        self._has_started = False
+        self._is_closing = False
+        self._is_over = False
+        self._is_reaped = False
+        with ExitStack() as opened, ExitStack() as theirs:
+            streams = self._open_streams(request, opened, theirs)
+            self.keeper, self._control = keepers.get((request, streams))
+            opened.pop_all()
+        loop = context.loop
+        loop.on_readable(self._control.fileno(), self._on_report)
+
+    def _open_streams(self, request: dict[str, Any], ours: ExitStack, theirs: ExitStack) -> list[int]:
+        """Open the standard streams of the process. Returns its own ends."""
+        loop, limit = self._context.loop, int(request["limit"])
+        listen = partial(Output, loop, limit=limit, waits=self._runs_out, changed=self._answer)
+        self.outputs: list[Output] = []
+        ours.callback(self._close_streams)
+        if (terminal := request["terminal"]) is not None:
+            master, slave = os.openpty()
+            theirs.callback(os.close, slave)
+            self._terminal = master
+            self.resize(*terminal)
+            writer = os.dup(master)
+            os.set_inheritable(master, False)
+            self._input = PipeWriter(writer)
+            self.outputs = [listen(master)]
+            return [slave, slave, slave]
+        if request["has_input"]:
+            stdin, writer = make_pipe()
+            self._input = PipeWriter(writer)
+        else:
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        theirs.callback(os.close, stdin)
+        streams = [stdin]
+        for _ in range(1 if request["together"] else 2):
+            reader, stream = make_pipe()
+            theirs.callback(os.close, stream)
+            streams.append(stream)
+            self.outputs.append(listen(reader))
+        return [streams[0], streams[1], streams[-1]]
+
+    # requests
+
+    def take(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.INPUT:
+            self._write(payload)
+        elif kind == Kind.SIGNAL:
+            # its keeper may have ended with it
+            with suppress(OSError):
+                self._control.send(payload)
+        elif kind == Kind.READ:
+            if self._wait is not None:
+                self._tell()
+            self._wait = Wait(payload[0])
+            self._answer()
+        elif kind == Kind.POLL:
+            self._send(Kind.POLLED)
+        elif kind == Kind.RESIZE:
+            size = json.loads(payload)
+            self.resize(size["rows"], size["columns"])
+        elif kind == Kind.CLOSE:
+            self._is_closing = True
+            with suppress(OSError):
+                self._control.shutdown(SHUT_RDWR)
+            if self._is_reaped:
+                self._send(Kind.CLOSED)
+
+    def _write(self, data: bytes) -> None:
+        pipe = self._input
+        if pipe is None:
+            # nobody reads it any more
+            self._send(Kind.TAKEN)
+            return
+        self._closes_input = not data and self._terminal is None
+        pipe.add(data or (b"" if self._closes_input else _END_OF_INPUT))
+        self._context.loop.flush(pipe, self._on_room)
+
+    def _on_room(self) -> None:
+        if self._closes_input:
+            self._close_input()
+        self._send(Kind.TAKEN)
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self._terminal is not None:
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
+
+    # what happens
+
+    def _on_report(self) -> None:
+        try:
+            report = self._control.recv(REPORT.size)
+        except OSError:
+            return
+        if not report:
+            # it has ended, which its end as a child shows, too
+            self._context.loop.forget(self._control.fileno())
+            return
+        what, number, first, second = REPORT.unpack(report)
+        if what == STARTED:
+            self._has_started = True
+            if not self._runs_out:
+                self._send(Kind.STARTED)
+        elif what == NOT_STARTED:
+            self._refuse(number, is_about_directory=first)
+        elif what == ENDED:
+            self._end(os.waitstatus_to_exitcode(number), timed_out=first, leaves=second)
+
+    def _refuse(self, number: int, *, is_about_directory: bool = False) -> None:
+        self._has_started = self._is_over = True
+        self._send(Kind.STARTED, refusal(number, is_about_directory=is_about_directory))
+
+    def _end(self, code: int, *, timed_out: bool = False, leaves: bool = False) -> None:
+        self._code = code
+        for output in self.outputs:
+            output.read_rest()
+        self._close_input()
+        counted = map(_difference, self._context.usage.counts(), self._before)
+        self._send(Kind.EXITED, EXIT_HEAD.pack(code, timed_out, leaves, *counted))
+        self._answer()
+
+    def on_keeper_end(self) -> None:
+        """Note that its keeper has ended, and with that everything that it kept."""
+        self._is_reaped = True
+        self._on_report()
+        if not self._has_started:
+            self._refuse(errno.EIO)
+        elif self._code is None:
+            self._end(_KILLED)
+        if self._is_closing or not self._runs_out:
+            self._send(Kind.CLOSED)
+
+    def _answer(self) -> None:
+        """Answer the host's question for output, if there is one, and if it is time."""
+        waiting = max(output.size for output in self.outputs)
+        if self._code is not None or self._wait == Wait.NOT or waiting >= MAX_PROGRESS_BYTES:
+            is_time = True
+        else:
+            is_time = self._wait == Wait.FOR_OUTPUT and waiting > 0
+        if is_time and self._wait is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._wait = None
+        pieces = [output.take(MAX_PROGRESS_BYTES) for output in self.outputs]
+        dropped = [output.take_dropped() for output in self.outputs]
+        if len(pieces) == 1:
+            pieces.append(b"")
+            dropped.append(0)
+        has_ended = self._code is not None and not any(output.size for output in self.outputs)
+        self._send(Kind.PROGRESS, PROGRESS_HEAD.pack(has_ended, *dropped, len(pieces[0])), *pieces)
+        if has_ended and self._runs_out:
+            self._is_over = True
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the host needs it no more, and nothing of it is left."""
+        return self._is_reaped and (self._is_closing or self._is_over)
+
+    def _close_input(self) -> None:
+        if (pipe := self._input) is None:
+            return
+        self._input = None
+        is_waiting = len(pipe) > 0
+        self._context.loop.forget(pipe.fd)
+        pipe.close()
+        if is_waiting:
+            # nobody reads it any more
+            self._send(Kind.TAKEN)
+
+    def close(self) -> None:
+        """Close what this process holds for it, and with that have its keeper end it."""
+        self._close_streams()
+        self._context.loop.forget(self._control.fileno())
+        self._control.close()
+
+    def _close_streams(self) -> None:
+        self._close_input()
+        for output in self.outputs:
+            output.close()
+
+    def _send(self, kind: Kind, *payload: bytes) -> None:
+        self._send_to_host(frame(kind, self._head, *payload))
+
+
+def refusal(number: int, *, is_about_directory: bool = False) -> bytes:
+    """Why a process was not started."""
+    words = {"errno": number, "message": os.strerror(number), "cwd": is_about_directory}
+    return json.dumps(words).encode()
+
+
+def _difference(after: int | None, before: int | None) -> int:
+    return UNKNOWN if after is None or before is None else after - before
+
+
+class Keepers:
+    """Starts keepers, one of them ahead: to fork this process takes longer than to start a program."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._spare: tuple[int, socket] | None = None
+        self._shield = b""
+        """What the spare one guards against besides."""
+
+    def get(self, task: Task) -> tuple[int, socket]:
+        """A keeper for this task, and the socket to it. Raises an ``OSError`` if there can be none."""
+        if self._shield != self._context.guard.shielding:
+            self.drop()
+        spare = self._spare
+        if spare is not None and hand(spare[1], task):
+            self._spare = None
+            return spare
+        return self._fork(task)
+
+    def prepare(self) -> None:
+        """Start one ahead, if there is none."""
+        if self._spare is None:
+            # there may be no room at the moment
+            with suppress(OSError):
+                self._shield = self._context.guard.shielding
+                self._spare = self._fork(None)
+
+    def _fork(self, task: Task | None) -> tuple[int, socket]:
+        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        try:
+            if (keeper := self._context.fork()) == 0:
+                keep(theirs, self._context.guard, task)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._context.keepers.add(keeper)
+        return keeper, ours
+
+    def on_child_end(self) -> None:
+        """Check whether the spare one has ended."""
+        if self._spare is not None and self._context.processes.status(self._spare[0]) is not None:
+            self._context.keepers.discard(self._spare[0])
+            self._spare[1].close()
+            self._spare = None
+
+    def drop(self) -> None:
+        """End the spare one."""
+        if self._spare is not None:
+            keeper, control = self._spare
+            self._spare = None
+            control.close()
+            self._context.keepers.discard(keeper)
+            self._context.processes.forget(keeper)
+
+
+class Processes:
+    """The processes of one sandbox. Frames for the host are queued, so that a host which sends something is heard."""
+
+    def __init__(self, context: Context, host: HostConnection) -> None:
+        self._context = context
+        self._host = host
+        self._keepers = Keepers(context)
+        self._all: dict[int, Process] = {}
+
+    def take(self, kind: int, payload: bytes) -> None:
+        """Handle a frame from the host. Raises a ``ProtocolError``."""
+        try:
+            (number,) = PROCESS_HEAD.unpack_from(payload)
+            content = payload[PROCESS_HEAD.size :]
+            process = self._all.get(number)
+            if kind == Kind.START:
+                self._start(number, json.loads(content))
+            elif process is not None:
+                process.take(kind, content)
+                self._forget_gone()
+            elif kind == Kind.CLOSE:
+                self._send(frame(Kind.CLOSED, PROCESS_HEAD.pack(number)))
+        except (struct.error, ValueError, LookupError, TypeError) as error:
+            raise ProtocolError(f"a request about a process cannot be understood: {error!r}") from error
+
+    def _start(self, number: int, request: dict[str, Any]) -> None:
+        if number in self._all:
+            raise ProtocolError("a process needs a new number")
+        problem = errno.EAGAIN
+        if len(self._all) < MAX_PROCESSES:
+            try:
+                self._all[number] = Process(self._context, self._keepers, number, request, self._send)
+                return
+            except OSError as error:
+                problem = error.errno or errno.EIO
+        self._send(frame(Kind.STARTED, PROCESS_HEAD.pack(number), refusal(problem)))
+
+    def _send(self, data: bytes) -> None:
+        self._host.out.add(data)
+        self._context.loop.flush(self._host.out)
+
+    def on_child_end(self) -> None:
+        """Check whether keepers have ended."""
+        for process in list(self._all.values()):
+            if (status := self._context.processes.status(process.keeper)) is None:
+                continue
+            self._context.keepers.discard(process.keeper)
+            process.on_keeper_end()
+            if status:
+                # it was killed: what it kept are orphans now
+                self._context.processes.end(self._context.is_orphan)
+            self._keepers.prepare()
+        self._keepers.on_child_end()
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        for number, process in list(self._all.items()):
+            if process.is_gone:
+                process.close()
+                del self._all[number]
