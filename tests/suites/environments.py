@@ -196,8 +196,20 @@ def assert_passed(outcomes: Mapping[str, Outcome], *, but: Mapping[str, str] | N
 
 def type_check(python: Path, *files: Path) -> None:
     """Assert that files which need a suite's packages pass pyright in its environment, by our settings."""
+    environment = python.parents[1]
+    # the environment that our settings name would win over one of the command line
+    settings = {
+        "extends": os.path.relpath(ROOT / "pyproject.toml", environment),
+        "venvPath": "..",
+        "venv": environment.name,
+        "include": [os.path.relpath(file, environment) for file in files],
+        "extraPaths": [os.path.relpath(place, environment) for place in {file.parent for file in files}],
+        "exclude": [],
+    }
+    config = environment / "pyrightconfig.json"
+    config.write_text(json.dumps(settings))
     checked = subprocess.run(
-        [sys.executable, "-m", "pyright", "--pythonpath", python, *files],
+        [sys.executable, "-m", "pyright", "--project", config],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
