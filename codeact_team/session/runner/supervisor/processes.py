@@ -258,14 +258,18 @@ class Process:
     # what happens
 
     def _on_report(self) -> None:
+        self._take_report()
+
+    def _take_report(self) -> bool:
+        """Read a report. Returns whether there may be another one."""
         try:
             report = self._control.recv(REPORT.size)
         except OSError:
-            return
+            return False
         if not report:
             # it has ended, which its end as a child shows, too
             self._context.loop.forget(self._control.fileno())
-            return
+            return False
         what, number, first, second = REPORT.unpack(report)
         if what == STARTED:
             self._has_started = True
@@ -275,6 +279,7 @@ class Process:
             self._refuse(number, is_about_directory=first)
         elif what == ENDED:
             self._end(os.waitstatus_to_exitcode(number), timed_out=first, leaves=second)
+        return True
 
     def _refuse(self, number: int, *, is_about_directory: bool = False) -> None:
         self._has_started = self._is_over = True
@@ -292,7 +297,9 @@ class Process:
     def on_keeper_end(self) -> None:
         """Note that its keeper has ended, and with that everything that it kept."""
         self._is_reaped = True
-        self._on_report()
+        # a short process begins and ends at once
+        while self._take_report():
+            pass
         if not self._has_started:
             self._refuse(errno.EIO)
         elif self._code is None:
