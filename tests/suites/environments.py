@@ -203,7 +203,8 @@ def type_check(python: Path, *files: Path) -> None:
         "venvPath": "..",
         "venv": environment.name,
         "include": [os.path.relpath(file, environment) for file in files],
-        "extraPaths": [os.path.relpath(place, environment) for place in {file.parent for file in files}],
+        # not that of the adapters: their names are those of the packages
+        "extraPaths": [os.path.relpath(ROOT / place, environment) for place in ("tests", "tests/suites")],
         "exclude": [],
     }
     config = environment / "pyrightconfig.json"
