@@ -51,7 +51,7 @@ class ProcessOutput:
 
 
 class ProcessResult(subprocess.CompletedProcess[bytes]):
-    """How a process has ended: a :class:`subprocess.CompletedProcess` that knows of limits.
+    """How a process has ended: a ``subprocess.CompletedProcess`` that knows of limits.
 
     Attributes:
         args: Its arguments.
