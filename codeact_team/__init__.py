@@ -85,6 +85,13 @@ if TYPE_CHECKING:
     from codeact_team.models.verdicts import Verdict as Verdict
     from codeact_team.runs.opening import open_team as open_team
     from codeact_team.runs.replaying import replay_run as replay_run
+    from codeact_team.sandbox.processes import ProcessOutput as ProcessOutput
+    from codeact_team.sandbox.processes import ProcessResult as ProcessResult
+    from codeact_team.sandbox.processes import TerminalSize as TerminalSize
+    from codeact_team.session.processes import SandboxProcess as SandboxProcess
+    from codeact_team.standalone.opening import open_sandbox as open_sandbox
+    from codeact_team.standalone.sandbox import AsyncSandbox as AsyncSandbox
+    from codeact_team.standalone.synchronous import SyncSandbox as SyncSandbox
     from codeact_team.tools.approval_rules import ApprovalRule as ApprovalRule
     from codeact_team.tools.approval_rules import Question as Question
     from codeact_team.tools.approvals import Answer as Answer
@@ -191,6 +198,15 @@ _HOME = {
     ),
     "codeact_team.runs.opening": ("open_team",),
     "codeact_team.runs.replaying": ("replay_run",),
+    "codeact_team.sandbox.processes": (
+        "ProcessOutput",
+        "ProcessResult",
+        "TerminalSize",
+    ),
+    "codeact_team.session.processes": ("SandboxProcess",),
+    "codeact_team.standalone.opening": ("open_sandbox",),
+    "codeact_team.standalone.sandbox": ("AsyncSandbox",),
+    "codeact_team.standalone.synchronous": ("SyncSandbox",),
     "codeact_team.tools.approval_rules": (
         "ApprovalRule",
         "Question",

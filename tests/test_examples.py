@@ -183,6 +183,18 @@ def test_a_listener_hears_of_tokens_and_blocks(tmp_path: Path) -> None:
     assert output.count("coder asked ") > output.count("coder ran code: exit code 0 after ") == 3
 
 
+@pytest.mark.parametrize("sandbox", ["docker", "confined"])
+def test_each_program_is_marked_in_a_copy_of_the_sandbox(sandbox: str, tmp_path: Path) -> None:
+    output = run_example("grading.py", sandbox, replies=[], cwd=tmp_path)
+    assert output.splitlines() == [
+        "ada is right",
+        "bob is wrong: 30",
+        "cy fails: TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+        "eve takes too long",
+        "numbers.txt has 9 bytes, as before",
+    ]
+
+
 def test_every_example_is_tested() -> None:
     others = (file for room in ("adapters", "suites") for file in Path(__file__).parent.glob(f"{room}/*.py"))
     tested = "".join(file.read_text() for file in (Path(__file__), *others))

@@ -12,7 +12,7 @@ from running import PageRun, environment_of, replies_of
 from support.openai_server import ScriptedServer
 
 _NEEDS_DOCKER = re.compile(
-    r"Docker\w+Executor\(|codeact-team \w+ (team|codeact|tools|executor|local-model)(?![\w.-])"
+    r"Docker\w+Executor\(|open_sandbox\(\"docker\"|codeact-team \w+ (team|codeact|tools|executor|local-model)(?![\w.-])"
 )
 
 

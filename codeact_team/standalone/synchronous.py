@@ -1,0 +1,224 @@
+"""The same sandbox for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from codeact_team.core.executor_interface import Checkpoint
+from codeact_team.errors import SandboxError
+from codeact_team.session.processes import SandboxProcess
+from codeact_team.standalone.sandbox import CLOSED, AsyncSandbox
+
+A = TypeVar("A", bound="Twin")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own, from :meth:`start` to :meth:`stop`. Any other thread may call."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop
+        self._stopping: asyncio.Event
+        self._started: Future[None] = Future()
+        self._answers: set[Future[Any]] = set()
+        """Those that callers wait for."""
+        # a program that never leaves its sandbox can end all the same, and the sandbox ends with it
+        self._thread = threading.Thread(target=self._work, name="codeact-team-sandbox", daemon=True)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be called any more."""
+        return self._loop.is_closed()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+        self._started.result()
+
+    def stop(self) -> None:
+        """End the loop, and wait for the end of the thread."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function to its end, for its result or its exception. An interrupt of the caller cancels it.
+
+        Raises:
+            SandboxError: If the loop has ended.
+            RuntimeError: If the loop itself calls, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a coroutine of the program would wait for itself: make it a plain function")
+        answer: Future[T] = Future()
+        task: Future[asyncio.Task[T]] = Future()
+
+        def begin() -> None:
+            begun = asyncio.ensure_future(work())
+            begun.add_done_callback(partial(_pass_on, answer))
+            task.set_result(begun)
+
+        self._answers.add(answer)
+        answer.add_done_callback(self._answers.discard)
+        try:
+            if not self._schedule(begin):
+                answer.cancel()
+            return answer.result()
+        except CancelledError:
+            raise SandboxError(CLOSED) from None
+        except BaseException:
+            if not answer.done():
+                # raised in the thread that waits, such as by Ctrl-C
+                self._schedule(lambda: task.result().cancel())
+                with suppress(CancelledError):
+                    answer.exception()
+            raise
+
+    def _schedule(self, callback: Callable[[], object]) -> bool:
+        """Run a callback in the loop; whether it has not ended."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return False
+        return True
+
+    def _work(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            runner.run(self._until_stopped())
+        for answer in [*self._answers]:
+            # its call came too late for the loop
+            answer.cancel()
+
+    async def _until_stopped(self) -> None:
+        self._stopping = asyncio.Event()
+        self._started.set_result(None)
+        await self._stopping.wait()
+
+
+def _pass_on(answer: Future[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
+        answer.cancel()
+    elif (error := task.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())
+
+
+class Twin(Protocol):
+    """An object whose methods are coroutines."""
+
+    async def aclose(self) -> None: ...
+
+
+class Synchronous(Generic[A]):
+    """An object whose methods wait for those of its twin. A context manager that closes it.
+
+    Attributes:
+        twin: The object with coroutines, which only ``loop`` may run.
+        loop: The event loop of the thread.
+    """
+
+    def __init__(self, twin: A, loop: LoopThread) -> None:
+        self.twin = twin
+        self.loop = loop
+
+    def close(self) -> None:
+        """Close it, with all that runs in it. Idempotent."""
+        if not self.loop.has_ended:
+            self.loop.call(self.twin.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def synchronous(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Synchronous[A], P], T]:
+    """The method of the twin that waits for this one, with the same parameters."""
+    return synchronous_as(lambda result, _: result, method)
+
+
+def synchronous_as(
+    make: Callable[[T, LoopThread], R], method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]
+) -> Callable[Concatenate[Synchronous[A], P], R]:
+    """The method of the twin that waits for this one, and makes a twin of its result."""
+
+    @wraps(method)
+    def call(self: Synchronous[A], *args: P.args, **kwargs: P.kwargs) -> R:
+        return make(self.loop.call(partial(method, self.twin, *args, **kwargs)), self.loop)
+
+    return call
+
+
+class SyncProcess(Synchronous[SandboxProcess]):
+    """A :class:`SandboxProcess` whose methods wait. A context manager that ends it with all that it has started.
+
+    Any thread may call; an interrupt, as by Ctrl-C, ends the wait and not the process.
+    """
+
+    @property
+    def args(self) -> list[str]:
+        """Its arguments."""
+        return self.twin.args
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal, as far as is known: :meth:`poll` and :meth:`wait` find it out."""
+        return self.twin.returncode
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether its time was over."""
+        return self.twin.timed_out
+
+    read = synchronous(SandboxProcess.read)
+    read_available = synchronous(SandboxProcess.read_available)
+    write = synchronous(SandboxProcess.write)
+    close_stdin = synchronous(SandboxProcess.close_stdin)
+    poll = synchronous(SandboxProcess.poll)
+    has_left = synchronous(SandboxProcess.has_left)
+    wait = synchronous(SandboxProcess.wait)
+    send_signal = synchronous(SandboxProcess.send_signal)
+    terminate = synchronous(SandboxProcess.terminate)
+    kill = synchronous(SandboxProcess.kill)
+    resize = synchronous(SandboxProcess.resize)
+
+
+class SyncCheckpoint(Synchronous[Checkpoint]):
+    """A :class:`Checkpoint` of a :class:`SyncSandbox`."""
+
+
+class SyncSandbox(Synchronous[AsyncSandbox]):
+    """An open sandbox, as ``with open_sandbox(...)`` gives it: the methods of :class:`AsyncSandbox`, which wait here.
+
+    Any thread may call. An interrupt of the thread that calls, as by Ctrl-C, cancels the call, and waits for its end.
+    """
+
+    @property
+    def workspace_path(self) -> str:
+        """The absolute path of the workspace, as the sandbox sees it."""
+        return self.twin.workspace_path
+
+    run_python = synchronous(AsyncSandbox.run_python)
+    run = synchronous(AsyncSandbox.run)
+    start = synchronous_as(SyncProcess, AsyncSandbox.start)
+    put = synchronous(AsyncSandbox.put)
+    get = synchronous(AsyncSandbox.get)
+    list = synchronous(AsyncSandbox.list)
+    fork = synchronous_as(lambda forks, loop: [SyncSandbox(fork, loop) for fork in forks], AsyncSandbox.fork)
+    checkpoint = synchronous_as(SyncCheckpoint, AsyncSandbox.checkpoint)
+
+    def rollback(self, point: SyncCheckpoint) -> None:
+        """Set variables and files back to a checkpoint, as :meth:`AsyncSandbox.rollback` does."""
+        self.loop.call(partial(self.twin.rollback, point.twin))
