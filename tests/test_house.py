@@ -17,7 +17,7 @@ from codeact_team.core.providers import schema_of
 
 PACKAGE = Path(codeact_team.__file__).parent
 ROOMS = {
-    "agents", "batch", "cli", "config", "core", "executors", "models", "runs", "sandbox", "session",
+    "adapters", "agents", "batch", "cli", "config", "core", "executors", "models", "runs", "sandbox", "session",
     "standalone", "telemetry", "tools",
 }  # fmt: skip
 AT_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "py.typed", "pytest_plugin.py"}
