@@ -78,6 +78,7 @@ class _ProcessChannel(Channel):
         taken: How many pieces of input were taken.
         polled: How many questions whether it has ended were answered.
         closed: Whether nothing is left of it.
+        is_over: Whether nothing more can come of it.
     """
 
     def __init__(self, connection: SupervisorConnection, number: int) -> None:
@@ -89,6 +90,7 @@ class _ProcessChannel(Channel):
         self.taken = 0
         self.polled = 0
         self.closed = False
+        self.is_over = False
         self._unread = 0
 
     def put(self, kind: int, payload: bytes) -> None:
@@ -134,13 +136,18 @@ class _ProcessChannel(Channel):
         for start in range(0, len(data), MAX_INPUT_BYTES):
             before = self.taken
             await self.send(Kind.INPUT, data[start : start + MAX_INPUT_BYTES])
-            if not await self.wait_until(lambda before=before: self.taken > before):
-                raise self.lost()
+            await self.wait_for(lambda before=before: self.taken > before)
 
     async def receive(self, what: str) -> None:
-        """Wait for the attribute ``what``. Raises a ``SandboxLostError`` if the sandbox ends before."""
-        if not await self.wait_until(lambda: bool(getattr(self, what))):
+        """Wait for the attribute ``what``. Raises a ``SandboxLostError`` if the sandbox ends before; see :meth:`wait_for`."""
+        await self.wait_for(lambda: bool(getattr(self, what)))
+
+    async def wait_for(self, arrived: Callable[[], bool]) -> None:
+        """Wait until something has arrived. Raises a ``SandboxLostError``, or a ``ValueError`` if it is closed before."""
+        if not await self.wait_until(lambda: arrived() or self.is_over):
             raise self.lost()
+        if not arrived():
+            raise ValueError("the process was closed meanwhile")
 
     def lost(self) -> SandboxLostError:
         ending = self.connection.ending
@@ -240,12 +247,11 @@ class SandboxProcess:
 
     async def poll(self) -> int | None:
         """Its exit code if it has ended, and otherwise ``None``."""
-        if not self._channel.closed:
+        if not (self._channel.closed or (self._is_closed and self._channel.exit)):
             self._require_open()
             before = self._channel.polled
             await self._channel.send(Kind.POLL)
-            if not await self._channel.wait_until(lambda: self._channel.polled > before):
-                raise self._channel.lost()
+            await self._channel.wait_for(lambda: self._channel.polled > before)
         return self.returncode
 
     async def has_left(self) -> bool:
@@ -302,7 +308,7 @@ class SandboxProcess:
             await to_the_end(self._close(self._channel))
 
     def _require_open(self) -> None:
-        if self._is_closed:
+        if self._is_closed or self._channel.is_over:
             raise ValueError(f"the process {self.args[0]!r} is closed")
 
     async def __aenter__(self) -> Self:
@@ -427,6 +433,8 @@ class ProcessServer:
     def _forget(self, channel: _ProcessChannel) -> None:
         self._connection.processes.pop(channel.number, None)
         self._channels.discard(channel)
+        channel.is_over = True
+        channel.wake()
 
     async def _close(self, channel: _ProcessChannel) -> None:
         """End a process with all that it has started. Ends the sandbox if that is not possible."""
@@ -471,8 +479,7 @@ async def _collect(
 ) -> None:
     """Read all that a process writes, after the first question for it. Returns at once if the process was refused."""
     while True:
-        if not await channel.wait_until(lambda: bool(channel.progress) or channel.refusal is not None):
-            raise channel.lost()
+        await channel.wait_for(lambda: bool(channel.progress) or channel.refusal is not None)
         if channel.refusal is not None:
             return
         output, has_ended = channel.take()

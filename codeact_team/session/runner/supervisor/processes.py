@@ -182,7 +182,8 @@ class Process:
 
     def _open_streams(self, request: dict[str, Any], ours: ExitStack, theirs: ExitStack) -> list[int]:
         """Open the standard streams of the process. Returns its own ends."""
-        loop, limit = self._context.loop, int(request["limit"])
+        # of what runs out nothing is dropped here, and the host asks as soon as so much has come
+        loop, limit = self._context.loop, MAX_PROGRESS_BYTES if self._runs_out else int(request["limit"])
         listen = partial(Output, loop, limit=limit, waits=self._runs_out, changed=self._answer)
         self.outputs: list[Output] = []
         ours.callback(self._close_streams)
@@ -190,11 +191,9 @@ class Process:
             master, slave = os.openpty()
             theirs.callback(os.close, slave)
             self._terminal = master
-            self.resize(*terminal)
-            writer = os.dup(master)
-            os.set_inheritable(master, False)
-            self._input = PipeWriter(writer)
+            self._input = PipeWriter(os.dup(master))
             self.outputs = [listen(master)]
+            self.resize(*terminal)
             return [slave, slave, slave]
         if request["has_input"]:
             stdin, writer = make_pipe()
@@ -252,7 +251,7 @@ class Process:
         self._send(Kind.TAKEN)
 
     def resize(self, rows: int, columns: int) -> None:
-        if self._terminal is not None:
+        if self._terminal is not None and self.outputs[0].is_open:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
 
     # what happens
