@@ -16,7 +16,6 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor as AutoGenExecutor
-from benchmarks.conftest import Figures
 from benchmarks.flood import FLOOD, SESSIONS, run
 from benchmarks.timing import memory_for_a_flood, milliseconds
 from rich.console import Console
@@ -74,7 +73,7 @@ async def echo(sandbox: Sandbox) -> float:
 
 
 @pytest.mark.filterwarnings("ignore")
-async def test_one_block(tmp_path: Path, figure: Figures) -> None:
+async def test_one_block(tmp_path: Path) -> None:
     autogen = AutoGenExecutor(work_dir=tmp_path)
     await autogen.start()
     theirs = await times(20, lambda: run(autogen, "print(1)"))
@@ -91,7 +90,6 @@ async def test_one_block(tmp_path: Path, figure: Figures) -> None:
         await run(executor, "print(1)")
         ours = await times(2000, lambda executor=executor: run(executor, "print(1)"))
         rows[f"{kind}: a block"] = ours, theirs, f"AutoGen's block; {theirs / ours:.0f} times faster"
-        figure(f"A block of code: {kind}", f"{ours:.2f} ms", f"{theirs:.0f} ms", f"{theirs / ours:.0f}")
         rows[f"{kind}: the same block"] = ours, echoes[kind], "the echo of a frame"
         await executor.stop()
     show("one print block", rows)
