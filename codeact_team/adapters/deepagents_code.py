@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Literal
 
+from blockbuster import blockbuster
 from deepagents_code.integrations.sandbox_provider import (
     SandboxNotFoundError,
     SandboxProvider,
@@ -13,6 +15,8 @@ from deepagents_code.integrations.sandbox_provider import (
 
 from codeact_team import open_sandbox
 from codeact_team.adapters.deepagents import CodeactSandbox
+from codeact_team.standalone.opening import SandboxOpening
+from codeact_team.standalone.synchronous import LoopThread, SyncSandbox
 
 
 class _Provider(SandboxProvider):
@@ -47,7 +51,7 @@ class _Provider(SandboxProvider):
         if sandbox_id is not None:
             return self._find(sandbox_id)[0]
         with ExitStack() as stack:
-            sandbox = stack.enter_context(open_sandbox(self.kind, **kwargs))
+            sandbox = stack.enter_context(_opened(open_sandbox(self.kind, **kwargs)))
             backend = CodeactSandbox(sandbox)
             self._open[backend.id] = backend, stack.pop_all()
         type(self).working_dir = sandbox.workspace_path
@@ -67,6 +71,27 @@ class _Provider(SandboxProvider):
         if (found := self._open.get(sandbox_id)) is None:
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r} is open in this process")
         return found
+
+
+@contextmanager
+def _opened(opening: SandboxOpening) -> Generator[SyncSandbox]:
+    """Open a sandbox by ``with``, but in a thread that may block."""
+    loop = LoopThread()
+    loop.start()
+    try:
+        loop.call(_allow_blocking)
+        sandbox = loop.call(opening.__aenter__)
+        try:
+            yield SyncSandbox(sandbox, loop)
+        finally:
+            loop.call(opening.__aexit__)
+    finally:
+        loop.stop()
+
+
+async def _allow_blocking() -> None:
+    """The server of LangGraph forbids blocking calls in all event loops of its process; that of a sandbox serves it alone."""
+    blockbuster._skip.value = True  # pyright: ignore[reportPrivateUsage]
 
 
 class DockerProvider(_Provider):

@@ -70,7 +70,7 @@ class CodeactPythonExecutor(PythonExecutor):
         """Run a block of code.
 
         Returns:
-            What it has printed, and the value of its last expression with it; the final answer, if it has given one.
+            Its output, in which is the value of its last expression, too; and the final answer, if it has given one.
 
         Raises:
             AgentExecutionError: If it failed, with its output and the traceback.

@@ -51,7 +51,9 @@ class Outcome:
     details: str = ""
 
 
-def suite_environment(name: str, *requirements: str, python: str = "3.11") -> Path:
+def suite_environment(
+    name: str, *requirements: str, python: str = "3.11", overrides: Sequence[str] = ()
+) -> Path:
     """Make an environment with this package's wheel, pytest and these packages, unless it is there already.
 
     Args:
@@ -59,6 +61,7 @@ def suite_environment(name: str, *requirements: str, python: str = "3.11") -> Pa
         requirements: What pip would install, such as ``langchain-tests==1.1.9``. Extras of ours are named as
             ``codeact-team[deepagents]``; they are those of this checkout.
         python: The version of Python; the test is skipped where this machine has none.
+        overrides: Requirements in the place of those that packages of the suite declare, where these exclude each other.
 
     Returns:
         The environment's Python.
@@ -69,22 +72,15 @@ def suite_environment(name: str, *requirements: str, python: str = "3.11") -> Pa
     with _alone(name):
         wheel = _wheel()
         directory, record = SUITES / name, SUITES / name / "made-from.json"
-        made_from = json.dumps([python, wheel.parent.name, *requirements])
+        made_from = json.dumps([python, wheel.parent.name, requirements, overrides])
         interpreter = directory / "bin" / "python"
         if not record.exists() or record.read_text() != made_from:
             shutil.rmtree(directory, ignore_errors=True)
             _uv("venv", "--python", _interpreter(python), str(directory))
+            (override := directory / "overrides.txt").write_text("\n".join(overrides))
+            options = ("--python", str(interpreter), "--overrides", str(override))
             ours = f"codeact-team @ {wheel.as_uri()}"
-            _uv(
-                "pip",
-                "install",
-                "--python",
-                str(interpreter),
-                ours,
-                "pytest",
-                "pytest-timeout",
-                *requirements,
-            )
+            _uv("pip", "install", *options, ours, "pytest", "pytest-timeout", *requirements)
             record.write_text(made_from)
         return interpreter
 
@@ -140,6 +136,7 @@ def run_program(
     *arguments: str,
     replies: Sequence[AnyReply] | Callable[[Any], AnyReply],
     cwd: Path,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
     """Run a program in an environment, with a scripted server in the place of the model.
 
@@ -149,6 +146,7 @@ def run_program(
         arguments: Its arguments.
         replies: The model's answers; or a function that answers the body of a request.
         cwd: The directory in which it runs.
+        environment: Variables besides those of this process and of the server.
 
     Returns:
         What it has printed to stdout. It is asserted that it succeeds.
@@ -158,7 +156,7 @@ def run_program(
         ran = subprocess.run(
             [python, program, *arguments],
             cwd=cwd,
-            env={**os.environ, **variables},
+            env={**os.environ, **variables, **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
