@@ -125,6 +125,8 @@ class _ProcessChannel(Channel):
         return output, has_ended
 
     async def send(self, kind: Kind, *payload: bytes) -> None:
+        if not self.connection.alive:
+            raise self.lost()
         # half a frame would be the end of all others
         await to_the_end(self.connection.send(self.request(kind, *payload)))
 

@@ -3,6 +3,8 @@
 ``flood KIND``: prints by how many MiB its memory has grown at most while code printed 80 MB, and how much of the
 output was kept and omitted, in bytes. ``wait KIND DIRECTORY``: says ``up`` while code runs that beats in the directory.
 ``held KIND DIRECTORY``: the same, but the code first does what it can to the processes by which its sandbox ends.
+``jobs KIND DIRECTORY``: says ``up`` while 20 processes beat there, each of which has left another one. ``unread KIND``: prints by
+how many MiB its memory has grown while processes flooded it with output, of which it read a part, or none.
 """
 
 from __future__ import annotations
@@ -81,7 +83,32 @@ async def wait(code: str, kind: str, directory: str) -> None:
             print(item, end="", flush=True)
 
 
-if __name__ == "__main__":
-    what, *arguments = sys.argv[1:]
+async def jobs(kind: str, directory: str) -> None:
+    executor = KINDS[kind](work_dir=directory)
+    for _ in range(20):
+        job = await executor.processes.start(["python3", "-c", BEAT])
+        assert b"up" in (await job.read()).stdout
+    print("up", flush=True)
+    await asyncio.sleep(600)
+
+
+async def unread(kind: str) -> None:
+    executor = KINDS[kind](pids=512)
+    await executor.processes.run(["true"])
+    before = memory_mib("VmRSS")
+    flooding = ["sh", "-c", "exec head -c 20000000 /dev/zero"]
+    jobs = [await executor.processes.start(flooding) for _ in range(20)]
+    results = await asyncio.gather(*(executor.processes.run(flooding) for _ in range(20)))
+    assert [await job.wait() for job in jobs] == [result.returncode for result in results] == [0] * 20
+    print(memory_mib("VmHWM") - before)
+    await executor.stop()
+
+
+async def main(what: str, *arguments: str) -> None:
     codes = {"wait": BEAT, "held": HOLD + BEAT}
-    asyncio.run(wait(codes[what], *arguments) if what in codes else flood(*arguments))
+    others = {"flood": flood, "jobs": jobs, "unread": unread}
+    await (wait(codes[what], *arguments) if what in codes else others[what](*arguments))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

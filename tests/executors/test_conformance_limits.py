@@ -359,6 +359,19 @@ def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) 
     _leaves_nothing(kind, "wait", tmp_path)
 
 
+def test_processes_of_a_host_killed_with_9_end_with_it(kind: Kind, tmp_path: Path) -> None:
+    _leaves_nothing(kind, "jobs", tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process uses is read from /proc")
+def test_output_of_processes_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path: Path) -> None:
+    with start([HOST, "unread", kind.name], cwd=tmp_path, environment=os.environ) as host:
+        stdout, stderr = host.communicate(timeout=100)
+    assert host.returncode == 0, stderr
+    # the last MiB of each of twenty results, and what is on its way for each
+    assert int(stdout) < 64
+
+
 @in_containers
 @pytest.mark.parametrize("owner", [0, 64321])
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a directory another user's")

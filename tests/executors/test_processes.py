@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Generator
@@ -294,7 +293,7 @@ async def test_wrong_use_is_an_exception_that_says_so(
     with pytest.raises(error, match=words):
         await (processes.start if starts else processes.run)(**arguments)
     if wrong.endswith(("long", "frame")):
-        with pytest.raises(OSError) as raised:
+        with pytest.raises(OSError, match="too long") as raised:
             await processes.run(**arguments)
         assert raised.value.errno == errno.E2BIG
     assert (await processes.run(["true"])).returncode == 0

@@ -1,0 +1,202 @@
+"""Processes that attack, exhaust or outlive what surrounds them, with every executor."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from support.executing import Kind, living_interpreters, run, wait_until
+
+from codeact_team.errors import SandboxLostError
+from codeact_team.executors.base import SandboxedCodeExecutor
+from codeact_team.executors.session import InterpreterCodeExecutor
+from codeact_team.session.processes import SandboxProcess
+
+# what another process of the same user could do to one
+ATTACK = """
+import ctypes, os, signal, sys
+names = {pid: open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()}
+victims = [int(pid) for pid, line in names.items() if int(pid) != os.getpid()]
+def attempt(deed, *arguments):
+    try: deed(*arguments)
+    except OSError: return
+    print("could", deed.__name__, arguments)
+def write_memory(pid):
+    os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
+def trace(pid):
+    if ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0) < 0: raise OSError
+for pid in victims:
+    for deed in (write_memory, trace): attempt(deed, pid)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        attempt(os.kill, pid, number)
+attempt(os.kill, -1, signal.SIGKILL)
+print("ended", len(victims))
+"""
+
+
+async def test_a_process_cannot_reach_those_beside_it_nor_those_above(
+    kind: Kind, executor: SandboxedCodeExecutor
+) -> None:
+    processes = executor.processes
+    async with await processes.start(["cat"]) as beside:
+        result = await processes.run(["python3", "-c", ATTACK])
+        lines = result.stdout.decode().splitlines()
+        assert lines[-1].startswith("ended"), result.stderr
+        # all signals go nowhere: there is nobody else whom it may reach
+        assert [line for line in lines[:-1] if "(-1," not in line] == []
+        await beside.write(b"unharmed")
+        assert (await beside.read()).stdout == b"unharmed"
+        assert (await run(executor, "print('unharmed')")).output.endswith("unharmed\n")
+
+
+async def test_the_memory_limit_names_what_it_kills(kind: Kind, small: SandboxedCodeExecutor) -> None:
+    hungry = ["python3", "-c", "hoard = [bytes([1]) * 2**20 for _ in range(512)]"]
+    async with await small.processes.start(["cat"]) as beside:
+        result = await small.processes.run(hungry)
+        assert result.returncode in (1, -signal.SIGKILL)
+        assert result.limit is not None
+        assert kind.fields["memory"] in result.limit
+        await beside.write(b"unharmed")
+        assert (await beside.read()).stdout == b"unharmed"
+
+
+async def test_too_many_processes_are_an_error_that_names_the_limit(
+    kind: Kind, small: SandboxedCodeExecutor
+) -> None:
+    jobs: list[SandboxProcess] = []
+
+    async def start_many() -> None:
+        for _ in range(40):
+            jobs.append(await small.processes.start(["cat"]))
+
+    with pytest.raises(BlockingIOError, match=kind.fields["processes"]):
+        await start_many()
+    assert len(jobs) > 5
+    for job in jobs:
+        await job.aclose()
+    assert (await small.processes.run(["echo", "room again"])).stdout == b"room again\n"
+
+
+async def test_a_fork_bomb_ends_with_its_handle(small: SandboxedCodeExecutor) -> None:
+    bomb = "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n  try: os.fork() or os.setsid()\n  except OSError: pass"
+    job = await small.processes.start(["python3", "-c", bomb])
+    await asyncio.sleep(0.5)
+    await job.aclose()
+    assert (await small.processes.run(["echo", "room again"])).stdout == b"room again\n"
+
+
+async def test_a_process_that_closes_its_streams_and_detaches_ends_all_the_same(
+    executor: SandboxedCodeExecutor, work_dir: Path
+) -> None:
+    code = """
+import os, sys, time
+for fd in range(3): os.close(fd)
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+while True:
+    with open("beat", "a") as file: file.write("x")
+    time.sleep(0.01)
+"""
+    job = await executor.processes.start(["python3", "-c", code])
+    assert await job.wait() == 0
+    await asyncio.to_thread(wait_until, (work_dir / "beat").exists, seconds=10)
+    assert await job.has_left()
+    await job.aclose()
+    size = (work_dir / "beat").stat().st_size
+    await asyncio.sleep(0.1)
+    assert (work_dir / "beat").stat().st_size == size
+
+
+async def test_what_waits_for_a_process_learns_that_the_sandbox_was_stopped(
+    kind: Kind, tmp_path: Path
+) -> None:
+    executor = kind.make(work_dir=tmp_path)
+    job = await executor.processes.start(["cat"])
+    waiting = [
+        asyncio.ensure_future(one)
+        for one in (job.wait(), job.read(), executor.processes.run(["sleep", "99"]))
+    ]
+    await asyncio.sleep(0.1)
+    await executor.stop()
+    assert [type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)] == [
+        SandboxLostError
+    ] * 3
+    with pytest.raises((SandboxLostError, ValueError)):
+        await job.write(b"x")
+    await job.aclose()
+
+
+async def test_what_waits_for_a_process_learns_that_the_sandbox_was_killed(
+    kind: Kind, tmp_path: Path
+) -> None:
+    executor = kind.make(work_dir=tmp_path)
+    before = kind.held()
+    job = await executor.processes.start(["cat"])
+    waiting = asyncio.ensure_future(job.read())
+    await asyncio.sleep(0.1)
+    kind.lose(kind.held() - before)
+    with pytest.raises(SandboxLostError):
+        await waiting
+    await job.aclose()
+    # the next one gets another sandbox
+    assert (await executor.processes.run(["echo", "again"])).stdout == b"again\n"
+    await executor.stop()
+
+
+@living_interpreters
+async def test_a_block_cannot_end_the_processes_beside_it(session: InterpreterCodeExecutor) -> None:
+    async with await session.processes.start(["cat"]) as job:
+        await run(session, ATTACK.replace("ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0) < 0", "True"))
+        await job.aclose()
+    assert (await session.processes.run(["echo", "unharmed"])).stdout == b"unharmed\n"
+
+
+@pytest.mark.long
+async def test_a_hundred_at_once_mix_up_nothing(kind: Kind, tmp_path: Path) -> None:
+    executor = kind.make(work_dir=tmp_path, pids=512)
+    processes = executor.processes
+
+    async def one(number: int) -> None:
+        code = "import sys\nd = sys.stdin.buffer.read()\nsys.stdout.buffer.write(d)\nsys.stderr.write(sys.argv[1])\nsys.exit(int(sys.argv[1]))"
+        data = bytes([number]) * 300_000
+        result = await processes.run(["python3", "-c", code, str(number)], input=data)
+        assert (result.returncode, result.stdout, result.stderr) == (number, data, str(number).encode())
+
+    await asyncio.gather(*map(one, range(100)))
+    await executor.stop()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_thousands_one_after_the_other_leave_nothing(kind: Kind, tmp_path: Path) -> None:
+    executor = kind.make(work_dir=tmp_path)
+    processes = executor.processes
+    await processes.run(["true"])
+    before = await _left(executor)
+    for number in range(10_000):
+        result = await processes.run(["sh", "-c", f"echo {number}; exit {number % 100}"])
+        assert (result.stdout, result.returncode) == (f"{number}\n".encode(), number % 100)
+    after = await _left(executor)
+    assert after[:2] == before[:2]
+    # KiB of all processes together
+    assert after[2] < before[2] + 8192
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2**21
+    await executor.stop()
+
+
+async def _left(executor: SandboxedCodeExecutor) -> tuple[int, int, int]:
+    """How many processes and open descriptors there are in the sandbox, and the memory that they use."""
+    code = """
+import os
+pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
+def kib(pid):
+    return sum(int(line.split()[1]) for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS"))
+print(len(pids), len(os.listdir("/proc/self/fd")), sum(map(kib, pids)))
+"""
+    result = await executor.processes.run(["python3", "-c", code])
+    processes, descriptors, kib = map(int, result.stdout.split())
+    return processes, descriptors, kib
