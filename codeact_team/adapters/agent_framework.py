@@ -66,7 +66,7 @@ class ExecuteCodeTool(FunctionTool):
             ``codeact_team.ask_with(input)``. Without one, the framework asks about ``execute_code`` if any tool has that mode.
         tool_limits: Limits of the calls by the code of one ``execute_code``.
         max_sandboxes: How many stay open; beyond that, the one that was used the longest time ago is closed.
-        source_id: The key of what it keeps in the session's state.
+        source_id: Its key in the session's state.
         settings: Those of :func:`codeact_team.open_sandbox`, such as ``packages``, ``data`` and ``timeout``.
 
     Raises:
@@ -118,7 +118,7 @@ class ExecuteCodeTool(FunctionTool):
         await self._sandboxes.__aexit__(*error)
 
     def build_instructions(self) -> str:
-        """The instructions for an agent that has this tool: how code runs, and what it may call."""
+        """The instructions for an agent that has this tool: how code runs, and the functions that it may call."""
         packages = f"- Packages: {', '.join(self._packages)}.\n" if self._packages else ""
         return f"{_INSTRUCTIONS}{packages}\n{self._functions.offer.describe()}".rstrip()
 

@@ -34,7 +34,7 @@ from codeact_team.tools.sources import (
 from codeact_team.tools.toolbox import Offer, assemble
 
 if TYPE_CHECKING:
-    from codeact_team.standalone.sandbox import AsyncSandbox
+    from codeact_team import AsyncSandbox
 
 OUTPUT = "output"
 """The directory of the workspace for files that are attached to results."""
@@ -129,7 +129,7 @@ class FrameworkCalls(TurnTools):
 
     Args:
         outer: That call.
-        offer: What it may call.
+        offer: The functions.
         limits: Limits of its calls.
         approvals: Decides before each.
     """

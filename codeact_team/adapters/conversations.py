@@ -14,7 +14,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.errors import SandboxError
 
 if TYPE_CHECKING:
-    from codeact_team.standalone.sandbox import AsyncSandbox
+    from codeact_team import AsyncSandbox
 
 
 @dataclass(eq=False)

@@ -46,8 +46,7 @@ from maf_sandbox.paths import (
     resolve_guest_working_directory,
 )
 
-from codeact_team import open_sandbox
-from codeact_team.standalone.sandbox import AsyncSandbox
+from codeact_team import AsyncSandbox, open_sandbox
 
 Where = Literal["docker", "confined"]
 
