@@ -192,7 +192,7 @@ _FORK_ENDED = "the branch was ended"
 _starts = Turns(STARTS_AT_ONCE)
 
 
-class Channel:
+class FrameChannel:
     """A part of the frames to and from a supervisor, for any number of readers, which wait for different ones."""
 
     def __init__(self, connection: SupervisorConnection, number: int) -> None:
@@ -231,7 +231,7 @@ class Channel:
         raise NotImplementedError
 
 
-class SessionChannel(Channel):
+class SessionChannel(FrameChannel):
     """The frames of one session, the main one or a fork.
 
     Attributes:
@@ -346,7 +346,7 @@ class SupervisorConnection:
         self._sending = Turns()
         self._reading = Turns()
         self._next = 0
-        self.processes: dict[int, Channel] = {}
+        self.processes: dict[int, FrameChannel] = {}
         self.next_process = 0
         self.channels: dict[int, SessionChannel] = {}
         self.forks_in = f"{FORKS_PREFIX}{token_hex(8)}"
@@ -413,7 +413,7 @@ class SupervisorConnection:
         finally:
             self._sending.pass_on()
 
-    async def read_for(self, channel: Channel, arrived: Callable[[], bool]) -> None:
+    async def read_for(self, channel: FrameChannel, arrived: Callable[[], bool]) -> None:
         """Read what comes next, for any channel, unless another task does, and something has come for ``channel`` meanwhile."""
         if self._reading.taken:
             if not await channel.arrival(self._reading):
@@ -435,7 +435,7 @@ class SupervisorConnection:
 
     def _distribute(self, data: bytes) -> str | None:
         """Queue the frames that are complete with ``data`` in their channels. Returns what is wrong with them, if anything."""
-        woken: set[Channel] = set()
+        woken: set[FrameChannel] = set()
         try:
             for kind, payload in self._reader.feed(data):
                 if kind in OF_PROCESSES:
@@ -467,7 +467,7 @@ class SupervisorConnection:
             raise ProtocolError("there was never such a fork")
         return self.channels.get(number)
 
-    def _process_of(self, payload: bytes) -> Channel | None:
+    def _process_of(self, payload: bytes) -> FrameChannel | None:
         """The channel of a process to which a frame belongs; ``None`` if it was closed. Raises a ``ProtocolError``."""
         if len(payload) < PROCESS_HEAD.size:
             raise ProtocolError("a frame without the number of its process")

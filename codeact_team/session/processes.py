@@ -28,7 +28,7 @@ from codeact_team.sandbox.processes import (
     TerminalSize,
 )
 from codeact_team.sandbox.system.framing import ProtocolError, frame
-from codeact_team.session.connection import Channel, SupervisorConnection
+from codeact_team.session.connection import FrameChannel, SupervisorConnection
 from codeact_team.session.protocol import (
     EXIT_HEAD,
     KILL_TREE,
@@ -67,7 +67,7 @@ class _Exit:
         self.fork_failures = 0 if failures == UNKNOWN else failures
 
 
-class _ProcessChannel(Channel):
+class _ProcessChannel(FrameChannel):
     """What has come of one process.
 
     Attributes:

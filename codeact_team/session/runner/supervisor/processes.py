@@ -49,7 +49,7 @@ _END_OF_INPUT = b"\4"
 """What a terminal takes for the end of the input."""
 
 
-class Output:
+class UnreadOutput:
     """What a process has written to one stream, and nobody has read yet.
 
     Args:
@@ -144,7 +144,7 @@ class Output:
             os.close(self._fd)
 
 
-class Process:
+class HostedProcess:
     """A process of the host's, as its supervisor sees it.
 
     Attributes:
@@ -184,8 +184,8 @@ class Process:
         """Open the standard streams of the process. Returns its own ends."""
         # of what runs out nothing is dropped here, and the host asks as soon as so much has come
         loop, limit = self._context.loop, MAX_PROGRESS_BYTES if self._runs_out else int(request["limit"])
-        listen = partial(Output, loop, limit=limit, waits=self._runs_out, changed=self._answer)
-        self.outputs: list[Output] = []
+        listen = partial(UnreadOutput, loop, limit=limit, waits=self._runs_out, changed=self._answer)
+        self.outputs: list[UnreadOutput] = []
         ours.callback(self._close_streams)
         if (terminal := request["terminal"]) is not None:
             master, slave = os.openpty()
@@ -427,14 +427,14 @@ class Keepers:
             self._context.processes.forget(keeper)
 
 
-class Processes:
+class HostedProcesses:
     """The processes of one sandbox. Frames for the host are queued, so that a host which sends something is heard."""
 
     def __init__(self, context: Context, host: HostConnection) -> None:
         self._context = context
         self._host = host
         self._keepers = Keepers(context)
-        self._all: dict[int, Process] = {}
+        self._all: dict[int, HostedProcess] = {}
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError``."""
@@ -458,7 +458,7 @@ class Processes:
         problem = errno.EAGAIN
         if len(self._all) < MAX_PROCESSES:
             try:
-                self._all[number] = Process(self._context, self._keepers, number, request, self._send)
+                self._all[number] = HostedProcess(self._context, self._keepers, number, request, self._send)
                 return
             except OSError as error:
                 problem = error.errno or errno.EIO

@@ -29,7 +29,7 @@ from codeact_team.session.runner.supervisor.interpreter_process import (
     Context,
     OutOfControl,
 )
-from codeact_team.session.runner.supervisor.processes import REQUESTS, Processes
+from codeact_team.session.runner.supervisor.processes import REQUESTS, HostedProcesses
 from codeact_team.session.runner.supervisor.session import SupervisedSession, remove_home
 from codeact_team.session.runner.supervisor.streams import HostChannel, HostConnection, HostGone, PollLoop
 
@@ -52,7 +52,7 @@ class Supervisor:
         self._context = Context(loop, sources, is_plain=kind == PLAIN)
         self._main = SupervisedSession(self._context, 0, HostChannel(host, 0), os.getcwd())
         self._context.sessions[0] = self._main
-        self._processes = Processes(self._context, host)
+        self._processes = HostedProcesses(self._context, host)
         loop.on_readable(host.fd, self._on_host)
         self._main.begin()
         if kind != ONLY_PROCESSES:
