@@ -46,6 +46,7 @@ _CLOSE_TIMEOUT = 30.0
 """Seconds that a sandbox gets to end a process and all that it has started; after that, it ends itself."""
 _EXAMINED = 4096
 """How many bytes at the end of the output may tell which limit a process ran into."""
+_MOST_SIGNALS, _LARGEST_CODE = 64, 255
 _MOST_UNREAD = 1 << 21
 """No honest supervisor sends more than it was asked for."""
 
@@ -63,6 +64,8 @@ class _Exit:
 
     def __init__(self, payload: bytes) -> None:
         self.code, self.timed_out, self.leaves, kills, failures = EXIT_HEAD.unpack(payload)
+        if not -_MOST_SIGNALS <= self.code <= _LARGEST_CODE:
+            raise ProtocolError("no process ends like that")
         self.oom_kills = None if kills == UNKNOWN else kills
         self.fork_failures = 0 if failures == UNKNOWN else failures
 
@@ -107,8 +110,8 @@ class _ProcessChannel(FrameChannel):
             has_ended, *omitted, length = PROGRESS_HEAD.unpack_from(payload)
             content = payload[PROGRESS_HEAD.size :]
             self._unread += len(content)
-            if self._unread > _MOST_UNREAD or length > len(content):
-                raise ProtocolError("that much output was not asked for")
+            if self._unread > _MOST_UNREAD or length > len(content) or (has_ended and self.exit is None):
+                raise ProtocolError("that output was not asked for")
             self.progress.append((ProcessOutput(content[:length], content[length:], *omitted), has_ended))
         elif kind == Kind.EXITED:
             self.exit = _Exit(payload)

@@ -17,11 +17,22 @@ from support.liar import READY, RESULT, Liar, result
 from codeact_team.core.execution import Artifact, CallAnswer, HostTools
 from codeact_team.errors import SandboxError
 from codeact_team.sandbox.base import Exit
+from codeact_team.sandbox.processes import ProcessRequest
 from codeact_team.sandbox.system.framing import frame
 from codeact_team.session import host
 from codeact_team.session.connection import BlockAccount, Report
 from codeact_team.session.host import Session
-from codeact_team.session.protocol import FROM_SUPERVISOR, MAX_CALLS_AT_ONCE, MAX_FILE_BYTES, MIB, Kind
+from codeact_team.session.protocol import (
+    EXIT_HEAD,
+    FROM_SUPERVISOR,
+    MAX_CALLS_AT_ONCE,
+    MAX_FILE_BYTES,
+    MIB,
+    OF_PROCESSES,
+    PROCESS_HEAD,
+    PROGRESS_HEAD,
+    Kind,
+)
 
 GARBLED = "it sent something that could not be understood"
 
@@ -85,6 +96,7 @@ frames = st.builds(
         ).map(lambda value: json.dumps(value).encode()),
     ),
 )
+i32 = st.integers(-(2**31), 2**31 - 1)
 streams = st.lists(frames | st.binary(max_size=64), max_size=8).map(b"".join)
 
 
@@ -135,6 +147,55 @@ def test_whatever_answers_a_request_for_a_file_is_an_error_or_its_content(says: 
         assert not isinstance(failed, TimeoutError)
 
     asyncio.run(get())
+
+
+def progress(ended: bool, omitted: int, length: int, data: bytes) -> bytes:
+    return PROGRESS_HEAD.pack(ended, omitted, 0, length) + data
+
+
+about_processes = st.builds(
+    frame,
+    st.sampled_from(sorted(OF_PROCESSES)),
+    st.sampled_from([b"", *(PROCESS_HEAD.pack(number) for number in (0, 0, 0, 1, 2**32 - 1))]),
+    st.one_of(
+        st.binary(max_size=64),
+        st.builds(EXIT_HEAD.pack, i32, st.booleans(), st.booleans(), i32, i32),
+        st.builds(
+            progress, st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 20), st.binary(max_size=20)
+        ),
+        st.sampled_from([b'{"errno": 2, "message": "no", "cwd": false}', b'{"errno": "x"}']),
+    ),
+)
+
+
+@example(frame(Kind.PROGRESS, PROCESS_HEAD.pack(0), PROGRESS_HEAD.pack(True, 0, 0, 0)), False)
+@given(st.lists(about_processes | frames | st.binary(max_size=64), max_size=8).map(b"".join), st.booleans())
+def test_whatever_is_said_of_a_process_is_its_end_or_an_error(says: bytes, starts: bool) -> None:
+    async def run() -> None:
+        sandbox = Liar(says, ends=True)
+        session = Session(sandbox)
+        try:
+            async with asyncio.timeout(20):
+                await session.start()
+                request = ProcessRequest(["true"])
+                if not starts:
+                    assert -64 <= (await session.processes.run(request)).returncode <= 255
+                    return
+                async with await session.processes.start(request) as process:
+                    while await process.read():
+                        pass
+                    assert -64 <= await process.wait() <= 255
+        except (OSError, SandboxError) as error:
+            failed = error
+        else:
+            failed = None
+        finally:
+            await session.aclose()
+            await sandbox.stop()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not isinstance(failed, TimeoutError)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("excess", "fits"), [(0, True), (1, False)])

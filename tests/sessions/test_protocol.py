@@ -25,7 +25,9 @@ def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([Kind(kind) for kind in FROM_SUPERVISOR]), st.binary(max_size=300)),
+        st.sampled_from([Kind(kind) for kind in FROM_SUPERVISOR]).flatmap(
+            lambda kind: st.tuples(st.just(kind), st.binary(max_size=min(300, FROM_SUPERVISOR[kind])))
+        ),
         max_size=6,
     ),
     st.lists(st.integers(0, 10_000), max_size=6),
