@@ -278,7 +278,7 @@ def _create(
         "stdin_open": True,
         # if attached, the engine closes stdin when the host process is gone, which ends the container
         "detach": not config.stop_container,
-        # /tmp is the only directory that is writable for any image and user
+        # /tmp is a directory that is writable for any image and user
         "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
         "labels": {**labels(), **label},
         # the docker command's own configuration may hold a proxy with a password
@@ -330,7 +330,9 @@ def _tmpfs(config: DockerSandboxConfig, user: str, *, inside: bool) -> dict[str,
     options = f"rw,exec,nosuid,nodev,size={config.tmpfs_mib}m"
     uid, _, gid = user.partition(":")
     owned = f"{options},uid={uid},gid={gid or uid}" if uid.isdigit() and (gid or uid).isdigit() else options
-    places = {"/tmp": f"{owned},mode=1777"}
+    places = dict.fromkeys(("/tmp", "/var/tmp"), f"{owned},mode=1777")
+    for volume in config.extra_volumes.values():
+        places.pop(volume["bind"], None)
     if inside:
         places[WORKSPACE] = f"{owned},mode=0700"
     return places

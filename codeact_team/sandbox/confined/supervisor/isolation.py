@@ -39,6 +39,9 @@ _TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
 """The directory of a sandbox's pseudo-terminals, the device that makes one, and a process's own terminal."""
 _MOST_TERMINALS = 128
 """The most pseudo-terminals of a sandbox: their number is limited for the whole machine, and no limit counts their memory."""
+_LASTING_TEMPORARY = "/var/tmp"
+OWN_FILES = ("/etc/passwd", "/etc/group")
+"""What a sandbox has of its own unless it sees the machine's."""
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
 _MOST_FILES = 1 << 16
@@ -160,19 +163,22 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
         _show(_tree(source), f"{place}{target}")
     if os.path.exists(_OWN_TERMINAL) and not any(_is_below(_OWN_TERMINAL, path) for path in shown):
         _show(_tree(_OWN_TERMINAL), f"{place}{_OWN_TERMINAL}")
-    for path, target in {**paths.links, **_LINKS}.items():
+    has_temporary = _can_have_temporary(settings, paths)
+    links = _LINKS | ({_LASTING_TEMPORARY: TEMPORARY} if has_temporary else {}) | paths.links
+    for path, target in links.items():
         if not any(_is_below(path, above) for above in shown):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
             os.symlink(target, f"{place}{path}")
     for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, _TERMINALS):
         os.makedirs(f"{place}{path}", exist_ok=True)
+    _name_users(place, settings.workspace, (*shown, *paths.links))
     read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
     checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
     _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
     _mount_terminals(f"{place}{_TERMINALS}")
-    if _can_have_temporary(settings, paths):
+    if has_temporary:
         _mount_temporary(place, settings.private, settings.tmpfs_mib)
     else:
         _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib)
@@ -212,6 +218,28 @@ def own_temporary(settings: Confinement) -> Sequence[str]:
         if os.stat(TEMPORARY).st_dev == os.stat(settings.private).st_dev:
             return [TEMPORARY]
     return []
+
+
+def _name_users(place: str, home: str, taken: Sequence[str]) -> None:
+    """Write the files that name users, for programs that want to know who they are, unless the machine's are ``taken``."""
+    uid, gid = os.getuid(), os.getgid()
+    users = {0: "root", 65534: "nobody", **({} if uid in (0, 65534) else {uid: "user"})}
+    groups = {0: "root", 65534: "nogroup", **({} if gid in (0, 65534) else {gid: "user"})}
+    lines = [
+        f"{name}:x:{number}:{gid if number == uid else number}::{home if number == uid else '/nonexistent'}:/bin/sh\n"
+        for number, name in users.items()
+    ]
+    contents = "".join(lines), "".join(f"{name}:x:{number}:\n" for number, name in groups.items())
+    for path, content in zip(OWN_FILES, contents, strict=True):
+        if not any(_is_below(path, above) for above in taken):
+            os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
+            with open(f"{place}{path}", "w") as file:
+                file.write(content)
+
+
+def own_files() -> Sequence[str]:
+    """The files that programs can read in a root of their own."""
+    return [*filter(os.path.exists, OWN_FILES)]
 
 
 def own_terminals() -> Sequence[str]:

@@ -67,7 +67,7 @@ def by_kernel(
         *isolation.own_terminals(),
     ]
     # the mount view shows as much of /proc as may be seen
-    shown = ["/proc", *(place for _, place in mounts)]
+    shown = ["/proc", *(place for _, place in mounts), *isolation.own_files()]
 
     def start(
         argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
@@ -95,9 +95,11 @@ def by_sandlock(
     """Start programs with sandlock. ``mounts`` are those of the namespaces; ``None`` if there are none."""
     writable = [settings.workspace, settings.private, os.devnull]
     denied = [*_UNCOUNTED_MEMORY_CALLS]
+    shown = [place for _, place in mounts or ()]
     if mounts is None:
         denied += _METADATA_CALLS
     else:
+        shown += isolation.own_files()
         writable += [SHARED_MEMORY, *isolation.own_temporary(settings), *isolation.own_terminals()]
 
     def start(
@@ -105,7 +107,7 @@ def by_sandlock(
     ) -> RunningProgram:
         assert argv is not None, _NOT_BY_KERNEL
         return sandlock.Sandbox(
-            fs_readable=[*readable, *(place for _, place in mounts or ())],
+            fs_readable=[*readable, *shown],
             fs_denied=list(_private_to_the_next()) if "/proc" in readable else [_NOBODYS],
             fs_writable=writable,
             clean_env=True,
