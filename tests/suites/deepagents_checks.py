@@ -51,6 +51,12 @@ def test_a_signal_is_an_exit_code_as_of_a_shell(backend: CodeactSandbox) -> None
     assert backend.execute("kill -9 $$").exit_code == 137
 
 
+def test_the_output_names_the_limit_that_ended_a_command(backend: CodeactSandbox) -> None:
+    ran = backend.execute("echo before; exec python3 -c 'b = bytes(1) * (1 << 34)'")
+    assert ran.exit_code == 137
+    assert ran.output.startswith("before\n\nThis ran into a limit of the sandbox: memory (memory_mib: ")
+
+
 def test_of_much_output_the_newest_is_kept(backend: CodeactSandbox) -> None:
     ran = backend.execute("head -c 3000000 /dev/zero | tr '\\0' x; echo end")
     assert ran.truncated

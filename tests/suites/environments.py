@@ -25,6 +25,7 @@ from xml.etree import ElementTree
 
 import pytest
 import uv
+from docs.documents import PAGES, blocks_of
 from support.openai_server import AnyReply, ScriptedServer
 
 from codeact_team.executors.packages.installer import settings_for_uv
@@ -176,6 +177,12 @@ def source_distribution(package: str, version: str) -> Path:
             which = ["--no-deps", "--no-binary", package, f"{package}=={version}"]
             _run(*pip, *which, "-d", str(directory))
     return archive
+
+
+def file_of_guide(name: str) -> str:
+    """The content of a file that the guide on harnesses shows."""
+    (content,) = [block.text for block in blocks_of(PAGES["guides/harnesses"]) if block.file == name]
+    return content
 
 
 def assert_passed(outcomes: Mapping[str, Outcome], *, but: Mapping[str, str] | None = None) -> None:

@@ -71,6 +71,10 @@ class PlainProcesses(BaseSandbox):
 
 
 class TestSandbox(SandboxIntegrationTests):
+    @property
+    def sandbox_root_dir(self) -> str:
+        return f"{Path.cwd()}/plain" if WHERE == "plain" else super().sandbox_root_dir
+
     @pytest.fixture(scope="class")
     def sandbox(self) -> Iterator[SandboxBackendProtocol]:
         if WHERE == "plain":

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suites.environments import EXAMPLES, ROOT, Outcome, run_program, run_suite, suite_environment, type_check
+from suites.environments import (
+    EXAMPLES,
+    ROOT,
+    Outcome,
+    file_of_guide,
+    run_program,
+    run_suite,
+    suite_environment,
+    type_check,
+)
 from support.openai_server import AnyReply, Text, ToolCalls
 
 SUITE = Path(__file__).with_name("langchain_suite.py")
@@ -32,10 +41,16 @@ def _outcomes(where: str, directory: Path) -> Mapping[str, Outcome]:
     return run_suite(_python(), *options, SUITE.name, cwd=directory, environment={"WHERE": where})
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Outcome]:
+    """The outcomes with processes of this machine: the newest releases of the suite and of deepagents do not agree in all."""
+    return _outcomes("plain", tmp_path_factory.mktemp("langchain") / "plain")
+
+
 @in_both
-def test_the_suite_passes_as_far_as_with_plain_processes(where: str, tmp_path: Path) -> None:
-    # the newest releases of the suite and of deepagents do not agree in all
-    plain = _outcomes("plain", tmp_path / "plain")
+def test_the_suite_passes_as_far_as_with_plain_processes(
+    where: str, plain: Mapping[str, Outcome], tmp_path: Path
+) -> None:
     passed = {name for name, outcome in plain.items() if outcome.status == "passed"}
     assert len(passed) >= 79
     ours = _outcomes(where, tmp_path / where)
@@ -72,6 +87,17 @@ def test_a_deep_agent_works_in_the_sandbox(where: str, tmp_path: Path) -> None:
     output = run_program(_python(), EXAMPLE, where, replies=_analyst, cwd=tmp_path)
     assert "# Growth\nNorth 5.3%\nEast 27.3%\nSouth -2.6%\nWest 11.7%\n" in output
     assert output.endswith("\nEast grew most.\n")
+
+
+@pytest.mark.docker
+def test_the_program_of_the_guide_works(tmp_path: Path) -> None:
+    (program := tmp_path / "report.py").write_text(file_of_guide("report.py"))
+    shutil.copy(EXAMPLES / "sales.csv", tmp_path)
+    replies = [
+        ToolCalls([("execute", {"command": "tail -n +2 sales.csv | wc -l >report.md"})]),
+        Text("It has 8."),
+    ]
+    assert run_program(_python(), program, replies=replies, cwd=tmp_path) == "It has 8.\n8\n\n"
 
 
 @in_both

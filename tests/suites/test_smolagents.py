@@ -12,6 +12,7 @@ from suites.environments import (
     EXAMPLES,
     ROOT,
     assert_passed,
+    file_of_guide,
     run_program,
     run_suite,
     source_distribution,
@@ -74,6 +75,13 @@ final_answer(f"{best}: {growth[best]:.1f} %")
 def test_a_code_agent_works_in_the_sandbox(where: str, tmp_path: Path) -> None:
     replies = [Text(step) for step in _STEPS]
     assert run_program(_python(), EXAMPLE, where, replies=replies, cwd=tmp_path) == "East: 27.3 %\n"
+
+
+@pytest.mark.docker
+def test_the_program_of_the_guide_works(tmp_path: Path) -> None:
+    (program := tmp_path / "prices.py").write_text(file_of_guide("prices.py"))
+    code = "<code>\nimport numpy\nfinal_answer(numpy.sum([price(a) for a in ('bolts', 'nuts', 'screws')]))\n</code>"
+    assert run_program(_python(), program, replies=[Text(code)], cwd=tmp_path) == "1.0\n"
 
 
 @in_both
