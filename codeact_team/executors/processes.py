@@ -130,8 +130,8 @@ class Processes:
     """Runs programs in the sandbox of an executor, which starts on first use: several at once, and beside blocks.
 
     They start in the workspace, with the variables of the sandbox, and share its limits with the code; each takes one process
-    more, which ends whatever it leaves behind. They are no part of the interpreter's state: an interrupt, or a restart, of that
-    leaves them alone. They end with the sandbox.
+    more, which ends whatever it leaves behind. They are no part of the interpreter's state: if that is interrupted or lost, they
+    run on. They end when the executor is restarted or stopped.
 
     Args:
         server: Returns what starts processes as a user of the sandbox, ``None`` for that of the code.

@@ -150,6 +150,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
     async def renew(self, environment: Environment, *, in_use: bool) -> None:
         if (session := self._session) is None:
             return
+        await self._servers.close()
         if in_use:
             await session.demand_restart()
             return

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.executing import Kind, each_part_once, fresh_processes, living_interpreters, run
 
+from codeact_team.errors import SandboxLostError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.processes import Processes
 from codeact_team.executors.session import InterpreterCodeExecutor
@@ -256,7 +257,7 @@ async def test_what_a_run_leaves_ends_with_it_and_what_a_job_leaves_with_its_han
 async def test_what_leaves_nothing_says_so(processes: Processes) -> None:
     async with await processes.start(sh("sleep 0.3 & exit 0")) as job:
         assert await job.wait() == 0
-        while await job.has_left():
+        while await job.has_left():  # noqa: ASYNC110 nobody is told of that
             await asyncio.sleep(0.05)
 
 
@@ -323,16 +324,25 @@ async def test_another_user_is_one_of_the_container(kind: Kind, processes: Proce
 
 
 @living_interpreters
-async def test_an_interrupt_and_a_restart_of_the_interpreter_leave_jobs_alone(
+async def test_an_interrupt_and_a_loss_of_the_interpreter_leave_jobs_alone(
     session: InterpreterCodeExecutor, processes: Processes
 ) -> None:
     async with await processes.start(["cat"]) as job:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(run(session, "while True: pass"), 1)
         assert "interpreter was lost" in (await run(session, "import os; os._exit(3)")).output
-        await session.restart()
+        assert (await run(session, "print('another')")).output.endswith("another\n")
         await job.write(b"still here")
         assert (await job.read()).stdout == b"still here"
+
+
+async def test_a_restart_ends_processes(executor: SandboxedCodeExecutor, processes: Processes) -> None:
+    async with await processes.start(sh("trap '' TERM; sleep 5432 & sleep 5432")) as job:
+        waiting = asyncio.ensure_future(job.wait())
+        await executor.restart()
+        with suppress(SandboxLostError):
+            assert await waiting == -signal.SIGKILL
+        assert b"sleep" not in (await processes.run(sh("cat /proc/[0-9]*/comm"))).stdout
 
 
 @fresh_processes

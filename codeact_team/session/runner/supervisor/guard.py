@@ -101,6 +101,11 @@ class Guard:
             install_filter(self._shield)
 
     @property
+    def separates(self) -> bool:
+        """Whether what a keeper starts cannot reach other processes than its own."""
+        return self.ruleset is not None or self._separating is not None
+
+    @property
     def descriptors(self) -> list[int]:
         """What :meth:`enter_keeper` needs."""
         return [one for one in (self.ruleset, self._separating) if one is not None]

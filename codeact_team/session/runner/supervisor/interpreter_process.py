@@ -163,6 +163,13 @@ class Context:
             os._exit(126)
         return pid
 
+    def touch(self) -> None:
+        """Note that user code may run which can reach unused interpreters: none of them becomes the zygote."""
+        self.is_touched = True
+        for session in self.sessions.values():
+            if session.interpreter is not None:
+                session.interpreter.is_pristine = False
+
     def fork(self) -> int:
         """Fork this process. Returns the process id of the child; 0 in the child. Raises an ``OSError``."""
         with self._oom_score:

@@ -242,7 +242,7 @@ class SupervisedSession:
 
     def restart(self) -> None:
         """End everything and start anew. Raises :class:`OutOfControl`."""
-        self.end_interpreter("it was killed")
+        self.end_interpreter("it was killed", with_processes=True)
         if not self._context.has_room():
             raise OutOfControl
         if self._block:
@@ -436,16 +436,21 @@ class SupervisedSession:
         if not self._context.processes.end(chosen):
             raise OutOfControl
 
-    def end_interpreter(self, reason: str) -> None:
-        """End the interpreter with everything that runs in this session. Raises :class:`OutOfControl`."""
+    def end_interpreter(self, reason: str, *, with_processes: bool = False) -> None:
+        """End the interpreter with everything that its blocks have left in this session. Raises :class:`OutOfControl`.
+
+        ``with_processes``, if this session is the only one, the processes that the host has started end, too.
+        """
         interpreter = self.source.drop()
         self._remove_left()
         # counted even if there was none, so that the host can distinguish the answer from older ones
         self.results.lose(reason)
         context = self._context
         if len(context.sessions) == 1:
-            zygote = {context.zygote.pid} if context.zygote else set[int]()
-            if not context.processes.end_all(context.keepers | zygote):
+            spared = set[int]() if with_processes else {*context.keepers}
+            if context.zygote:
+                spared.add(context.zygote.pid)
+            if not context.processes.end_all(spared):
                 raise OutOfControl
             context.is_touched = False
             if interpreter:
