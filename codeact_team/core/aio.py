@@ -40,8 +40,8 @@ async def to_the_end(work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def beside(work: Coroutine[Any, Any, object], main: Coroutine[Any, Any, T]) -> T:
-    """Await ``main``, and return its result. ``work`` is done beside it: its failure ends both, the end of ``main`` ends it."""
+async def accompanied(work: Coroutine[Any, Any, object], main: Coroutine[Any, Any, T]) -> T:
+    """Await ``main``, and return its result. ``work`` runs meanwhile: its failure ends both, the end of ``main`` ends it."""
     working, leading = asyncio.ensure_future(work), asyncio.ensure_future(main)
     try:
         await asyncio.wait({working, leading}, return_when=asyncio.FIRST_COMPLETED)

@@ -279,9 +279,9 @@ class Sandbox(ABC):
         return False
 
     async def spawn_as(self, user: str, argv: Sequence[str]) -> Process:
-        """Start a program of ours, which supervises, as another user, beside the one that runs. It ends with its stdin.
+        """Start a program of ours, which supervises, as another user, while another one runs. It ends with its stdin.
 
-        Raises a ``LookupError`` if there can be no such user; that there is none may also show by :data:`NO_SUCH_USER` in what
+        Raises a ``LookupError`` if no such user can exist; that none does may also show by :data:`NO_SUCH_USER` in what
         it writes. Its exit code is not known, so do not call ``wait``.
         """
         raise LookupError(f"the sandbox has no other user than that of its code, and so no {user!r}")

@@ -37,7 +37,7 @@ class ProcessOutput:
     Attributes:
         stdout: The newest bytes; also those of stderr where both go together.
         stderr: The newest bytes of stderr.
-        stdout_omitted: How many bytes before them were dropped, because nobody read them in time.
+        stdout_omitted: How many bytes before them were dropped, because they were not read in time.
         stderr_omitted: The same for stderr.
     """
 
@@ -82,7 +82,7 @@ class ProcessRequest:
 
     Attributes:
         argv: The program and its arguments. No shell reads them.
-        env: Variables beside those of the sandbox.
+        env: Variables in addition to those of the sandbox.
         cwd: Its directory: below the workspace, or absolute, as the sandbox sees it; ``None`` for the workspace.
         timeout: Seconds after which it ends, with all that it has started; ``None`` for no limit.
         stderr: Whether stderr is a stream of its own.

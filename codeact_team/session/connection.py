@@ -17,7 +17,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from codeact_team.core.aio import Turns, beside, to_the_end
+from codeact_team.core.aio import Turns, accompanied, to_the_end
 from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, Process, Sandbox
 from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
@@ -327,7 +327,7 @@ class SupervisorConnection:
     Args:
         sandbox: The sandbox.
         only_processes: Whether it runs no blocks, and has no interpreter.
-        user: The user as whom it runs beside what else runs there; ``None`` for that of the code, beside whom nothing runs.
+        user: The user as whom it runs, together with other programs; ``None`` for that of the code, who runs no other program.
 
     Attributes:
         channels: The sessions whose frames the stream carries, by number; number 0 is the main session.
@@ -382,7 +382,7 @@ class SupervisorConnection:
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 # a program that cannot start says so, and reads nothing
-                return await beside(self.send(payload), self._greeting(self._process))
+                return await accompanied(self.send(payload), self._greeting(self._process))
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {START_TIMEOUT:g} s"))
             raise SandboxLostError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
@@ -486,7 +486,7 @@ class SupervisorConnection:
             if self._user is None:
                 await self._sandbox.kill()
             else:
-                # what else runs there goes on
+                # other programs run there, too
                 await process.close_stdin()
             for channel in [*self.channels.values()]:
                 if channel.on_end is not None:

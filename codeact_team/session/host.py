@@ -97,7 +97,7 @@ class Session:
     Attributes:
         interpreter: The number of the present interpreter, as far as is known.
         interpreter_loss: Why the one before was lost.
-        processes: Starts processes in its directory, beside the interpreter. Those of a fork end with it.
+        processes: Starts processes in its directory. Those of a fork end with it.
     """
 
     def __init__(self, sandbox: Sandbox, channel: SessionChannel | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Processes in a sandbox as the host sees them: several at once, beside the living interpreter."""
+"""Processes in a sandbox as the host sees them: several at once, next to the living interpreter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from codeact_team.core.aio import Turns, beside, to_the_end
+from codeact_team.core.aio import Turns, accompanied, to_the_end
 from codeact_team.errors import SandboxLostError
 from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, diagnose, limit_sentence
 from codeact_team.sandbox.processes import (
@@ -100,7 +100,7 @@ class _ProcessChannel(FrameChannel):
         try:
             self._put(kind, payload)
         except struct.error as error:
-            raise ProtocolError(f"what is said of a process cannot be read: {error}") from error
+            raise ProtocolError(f"a frame about a process cannot be read: {error}") from error
 
     def _put(self, kind: int, payload: bytes) -> None:
         if kind == Kind.STARTED:
@@ -400,7 +400,7 @@ class ProcessServer:
         try:
             await to_the_end(self._connection.send(b"".join((*first, ask))))
             collecting = _collect(channel, ask, {"stdout": stdout, "stderr": stderr}, on_output)
-            await (collecting if input is None else beside(_feed(channel, input), collecting))
+            await (collecting if input is None else accompanied(_feed(channel, input), collecting))
             has_ended = True
         finally:
             if has_ended:

@@ -2,7 +2,7 @@
 
 The payload of a frame is JSON unless :class:`Kind` says otherwise. Between the host and the supervisor one request is in
 progress at a time; only ``INTERRUPT``, ``KILL`` and ``ANSWER`` may come while a block runs. What is about processes, which run
-beside the sessions, may come at any time.
+next to the sessions, may come at any time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MAX_INPUT_BYTES = 64 * KIB
 MAX_PROGRESS_BYTES = 256 * KIB
 """How many bytes of each stream one ``PROGRESS`` has at most."""
 PROCESS_HEAD = struct.Struct(">I")
-"""Precedes what is about a process: its number."""
+"""Precedes a frame about a process: its number."""
 PROGRESS_HEAD = struct.Struct(">?QQI")
 """The head of a progress; see :attr:`Kind.PROGRESS`."""
 EXIT_HEAD = struct.Struct(">i??ii")
@@ -143,8 +143,8 @@ class Kind(IntEnum):
     it waits for a ``READ``). Strings are file names as Python has them. Answered by ``STARTED``, unless it runs and ``runs_out``.
     The number must be a new one."""
     INPUT = 16
-    """The next bytes for its stdin, at most :data:`MAX_INPUT_BYTES`; none for the end. Answered by ``TAKEN`` as soon as there is
-    room for more."""
+    """The next bytes for its stdin, at most :data:`MAX_INPUT_BYTES`; none for the end. Answered by ``TAKEN`` as soon as more
+    would fit."""
     SIGNAL = 17
     """Send a signal: the number, one byte, to the group of the process; :data:`KILL_TREE` ends all that it has started. No answer."""
     RESIZE = 18

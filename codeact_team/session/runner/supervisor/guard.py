@@ -111,7 +111,7 @@ class Guard:
         return [one for one in (self.ruleset, self._separating) if one is not None]
 
     def enter_keeper(self) -> None:
-        """Guard against what this child, a keeper, will start: the supervisor, this child itself, and those beside it."""
+        """Guard against what this child, a keeper, will start: the supervisor, this child itself, and its siblings."""
         self.enter_child()
         if self.ruleset is None and self._separating is not None:
             enter_domain(self._separating)

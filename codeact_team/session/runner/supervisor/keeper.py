@@ -146,7 +146,7 @@ class _Keeper:
         return None if self._deadline is None else max(0.0, (self._deadline - time.monotonic()) * 1000)
 
     def _obey(self) -> bool:
-        """Do what the supervisor demands. Returns whether there is more to come."""
+        """Do what the supervisor demands. Returns whether more can come."""
         orders = self._control.recv(_MOST_ORDERS)
         for order in orders:
             if order == KILL_TREE:

@@ -1,6 +1,6 @@
-"""The processes that the host has started, beside the sessions: several at once, each with a keeper and streams of its own.
+"""The processes that the host has started: several at once, each with a keeper and streams of its own.
 
-Nothing here waits for a process, and no process waits for the host: what nobody reads is kept up to a limit, the newest.
+Nothing here waits for a process, and no process waits for the host: unread output is kept up to a limit, the newest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _END_OF_INPUT = b"\4"
 
 
 class UnreadOutput:
-    """What a process has written to one stream, and nobody has read yet.
+    """Output of a process to one stream that was not read yet.
 
     Args:
         fd: Where it is read.
@@ -87,7 +87,7 @@ class UnreadOutput:
         self._changed()
 
     def read(self) -> None:
-        """Take one piece, if there is one."""
+        """Take one piece, if any."""
         try:
             piece = read_available(self._fd)
         except BlockingIOError:
@@ -112,7 +112,7 @@ class UnreadOutput:
         self.dropped += size
 
     def read_rest(self) -> None:
-        """Take what is there, and nothing that may come."""
+        """Take all that has come, without waiting."""
         while self.is_open and (self.size < self._limit or not self._waits):
             before = self.size + self.dropped
             self.read()
@@ -238,7 +238,7 @@ class HostedProcess:
     def _write(self, data: bytes) -> None:
         pipe = self._input
         if pipe is None:
-            # nobody reads it any more
+            # its reader has ended
             self._send(Kind.TAKEN)
             return
         self._closes_input = not data and self._terminal is None
@@ -307,7 +307,7 @@ class HostedProcess:
             self._send(Kind.CLOSED)
 
     def _answer(self) -> None:
-        """Answer the host's question for output, if there is one, and if it is time."""
+        """Answer the host's question for output, if any, and if it is time."""
         waiting = max(output.size for output in self.outputs)
         if self._code is not None or self._wait == Wait.NOT or waiting >= MAX_PROGRESS_BYTES:
             is_time = True
@@ -341,7 +341,7 @@ class HostedProcess:
         self._context.loop.forget(pipe.fd)
         pipe.close()
         if is_waiting:
-            # nobody reads it any more
+            # its reader has ended
             self._send(Kind.TAKEN)
 
     def close(self) -> None:
@@ -389,7 +389,7 @@ class Keepers:
         return self._fork(task)
 
     def prepare(self) -> None:
-        """Start one ahead, if there is none."""
+        """Start one ahead, unless one waits."""
         if self._spare is None:
             # there may be no room at the moment
             with suppress(OSError):
