@@ -16,7 +16,9 @@ _TIMEOUT = 60.0
 _NO_PIPE = '[ -p "$1" ] && echo ": Invalid argument" >&2 && exit 1'
 """A pipe without another end would be waited for."""
 _WRITE = f'{_NO_PIPE}; {{ [ -d "${{1%/*}}/" ] || mkdir -p -- "${{1%/*}}/"; }} && exec cat >"$1"'
-_READ = f'{_NO_PIPE}; exec head -c "$2" -- "$1"'
+_NO_DIRECTORY = '[ -d "$1" ] && echo ": Is a directory" >&2 && exit 1'
+"""One that may not be opened is a directory, too."""
+_READ = f'{_NO_PIPE}; {_NO_DIRECTORY}; exec head -c "$2" -- "$1"'
 _CODES = {os.strerror(code): code for code in errno.errorcode}
 _IN_ENGLISH = {"LC_ALL": "C"}
 
