@@ -18,8 +18,8 @@ from codeact_team.sandbox.base import above_default
 _SYSTEM = """
 /usr /bin /sbin /lib /lib32 /lib64 /libx32 /nix/store
 /etc/alternatives /etc/ca-certificates /etc/crypto-policies /etc/debian_version /etc/fonts /etc/java* /etc/ld.so.cache
-/etc/localtime /etc/mime.types /etc/nsswitch.conf /etc/pki/ca-trust/extracted /etc/pki/tls/certs /etc/pki/tls/openssl.cnf
-/etc/protocols /etc/python* /etc/services /etc/ssl/certs /etc/ssl/openssl.cnf /etc/timezone
+/etc/localtime /etc/mime.types /etc/nsswitch.conf /etc/os-release /etc/pki/ca-trust/extracted /etc/pki/tls/certs
+/etc/pki/tls/openssl.cnf /etc/protocols /etc/python* /etc/services /etc/ssl/certs /etc/ssl/openssl.cnf /etc/timezone
 /dev/full /dev/null /dev/random /dev/urandom /dev/zero
 /proc/cpuinfo /proc/loadavg /proc/meminfo /proc/self /proc/stat /proc/sys/vm/overcommit_memory /proc/uptime /proc/version
 /sys/devices/system/cpu
