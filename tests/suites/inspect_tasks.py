@@ -118,7 +118,7 @@ async def test_what_a_command_leaves_in_the_background_is_there_for_the_next() -
         number = str(started).split()[-1]
         assert str(await shell(command=f"test -d /proc/{number} && echo runs")) == "runs\n"
         told = await shell(
-            command="echo news >pipe; until grep -q over /tmp/task.log; do sleep 0.05; done; cat /tmp/task.log"
+            command="echo news >pipe; until grep -qs over /tmp/task.log; do sleep 0.05; done; cat /tmp/task.log"
         )
         assert told == "got news\nover\n"
 
