@@ -288,8 +288,13 @@ class SandboxProcess:
         )
 
     async def send_signal(self, number: int) -> None:
-        """Send a signal to the process and its group. It is no error if it has ended."""
+        """Send a signal to the process and its group. It is no error if it has ended.
+
+        Raises a ``ValueError`` if no signal has this number.
+        """
         self._require_open()
+        if not 0 < number <= _MOST_SIGNALS:
+            raise ValueError(f"no signal has the number {number}")
         await self._channel.send(Kind.SIGNAL, bytes([number]))
 
     async def terminate(self) -> None:
@@ -298,7 +303,8 @@ class SandboxProcess:
 
     async def kill(self) -> None:
         """End the process with all that it has started, whatever that has forked into."""
-        await self.send_signal(KILL_TREE)
+        self._require_open()
+        await self._channel.send(Kind.SIGNAL, bytes([KILL_TREE]))
 
     async def resize(self, size: TerminalSize) -> None:
         """Change the size of its terminal; no effect if it has none."""

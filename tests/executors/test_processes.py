@@ -374,3 +374,11 @@ async def test_the_processes_of_a_branch_start_in_its_directory_and_end_with_it(
     assert b"sleep" not in (await processes.run(sh("cat /proc/[0-9]*/comm"))).stdout
     with pytest.raises(ValueError, match="closed"):
         await job.read()
+
+
+async def test_what_is_no_signal_is_refused(processes: Processes) -> None:
+    async with await processes.start(["cat"]) as job:
+        for number in (0, 65, -1, 1000):
+            with pytest.raises(ValueError, match="no signal"):
+                await job.send_signal(number)
+        assert await job.poll() is None

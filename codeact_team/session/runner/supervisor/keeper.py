@@ -153,7 +153,8 @@ class _Keeper:
                 self._end_all()
                 self._note_end()
             elif self._leader:
-                with suppress(ProcessLookupError, PermissionError):
+                # it may have ended, and a sandbox may refuse a signal
+                with suppress(OSError):
                     os.killpg(self._leader, order)
         return bool(orders)
 

@@ -178,7 +178,7 @@ class HostedProcess:
             self.keeper, self._control = keepers.get((request, streams))
             opened.pop_all()
         loop = context.loop
-        loop.on_readable(self._control.fileno(), self._on_report)
+        loop.on_readable(self._control.fileno(), self._take_report)
 
     def _open_streams(self, request: dict[str, Any], ours: ExitStack, theirs: ExitStack) -> list[int]:
         """Open the standard streams of the process. Returns its own ends."""
@@ -255,9 +255,6 @@ class HostedProcess:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))
 
     # what happens
-
-    def _on_report(self) -> None:
-        self._take_report()
 
     def _take_report(self) -> bool:
         """Read a report. Returns whether there may be another one."""

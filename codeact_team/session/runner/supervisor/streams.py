@@ -44,10 +44,10 @@ class PollLoop:
     def __init__(self) -> None:
         self._all = select.poll()
         self._urgent = select.poll()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Callable[[], object]] = {}
         self._patient = False
 
-    def on_readable(self, fd: int, handler: Callable[[], None], *, can_wait: bool = False) -> None:
+    def on_readable(self, fd: int, handler: Callable[[], object], *, can_wait: bool = False) -> None:
         """Call ``handler`` when there is something to read. For ``can_wait``, see :meth:`wait_for_more`."""
         self._handlers[fd] = handler
         self._all.register(fd, select.POLLIN)
