@@ -264,6 +264,11 @@ class ExecutingAgent(RememberingAgent[Executing]):
         self._left_to_others = False
         """Whether the executor kept its state at the last reset or load, because other agents depend on it."""
 
+    @property
+    def code_executor(self) -> CodeExecutor:
+        """The executor, in whose sandbox a program may run processes of its own."""
+        return self._code_executor
+
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Forget the conversation and granted approvals, and discard the executor's state.
 

@@ -11,6 +11,7 @@ from codeact_team.core.events import (
     BlockBegan,
     ModelCallBegan,
     ModelCallPutOff,
+    ProcessBegan,
     QuestionAsked,
     SandboxLost,
     SandboxPreparing,
@@ -100,6 +101,8 @@ class Activity:
                 self._begin(event.span, f"waiting for {self._calls[event.agent][1]}", _MODEL)
             case BlockBegan():
                 self._begin(event.span, "code runs", _CODE, event.timeout)
+            case ProcessBegan(is_job=False):
+                self._begin(event.span, f"{one_line(event.argv[0], _MOST)} runs", _CODE)
             case ToolCallBegan():
                 self._begin(event.span, f"tools.{one_line(event.name, _MOST)} works", _TOOL)
             case QuestionAsked():

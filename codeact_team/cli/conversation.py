@@ -32,12 +32,15 @@ from codeact_team.core.events import (
     ModelCallBegan,
     ModelCallPutOff,
     Output,
+    ProcessBegan,
+    ProcessEnded,
     RunBegan,
     ToolCallBegan,
     ToolCallEnded,
     Words,
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
+from codeact_team.core.process_effects import command_line
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.result import RunEnding, RunFile, RunResult
@@ -123,6 +126,8 @@ class Conversation(PromotedListener):
         """The number of calls of each block that runs."""
         self._calls_shown: set[int] = set()
         """Spans of the calls under way that are shown."""
+        self._processes: dict[int, ProcessBegan] = {}
+        """Those under way that a program runs, by their spans."""
 
     def __call__(self, event: Event) -> None:
         # also of attempts, which are not shown
@@ -150,7 +155,7 @@ class Conversation(PromotedListener):
             case RunResult():
                 self._result(event)
             case _:
-                pass
+                self._process(event)
         if print_notices(self._screen, event, places=True):
             self._screen.wait()
 
@@ -341,9 +346,20 @@ class Conversation(PromotedListener):
                     event.agent, f"✗ tools.{event.name} · {how}{why} · {event.seconds:.1f} s", "dim red"
                 )
 
+    def _process(self, event: Event) -> None:
+        """Print a process that a program has run, once it has ended."""
+        if isinstance(event, ProcessBegan):
+            self._processes[event.span] = event
+        if not isinstance(event, ProcessEnded) or (began := self._processes.pop(event.span, None)) is None:
+            return
+        how = f"exit code {event.returncode}" if event.error is None else _short(event.error)
+        line = f"$ {_short(command_line(began.argv))} · {how} · {event.at - began.at:.1f} s"
+        self._aside(event.agent, line, "dim" if event.returncode == 0 else "dim red")
+
     def _aside(self, agent: str, line: str, style: str = "dim") -> None:
-        """Print a line between those of a text that comes in pieces."""
-        self._header(agent)
+        """Print a line between those of a text that comes in pieces; one without an agent is the program's."""
+        if agent:
+            self._header(agent)
         self._said = None
         self._flush()
         self._screen.begin_line()

@@ -111,11 +111,13 @@ class Effect(ABC, Generic[T]):
         kind: A name that stays.
         form: How pydantic writes and reads the outcome as JSON.
         part: The component that performs it, if that is known.
+        fails_undone: Whether an error says that nothing was done. What has failed last is tried again then.
     """
 
     kind: ClassVar[str]
     form: TypeAdapter[T]
     part: object = None
+    fails_undone: ClassVar[bool] = False
     span: int = 0
     _end: tuple[EffectEnded, object, BaseException | None] | None = None
 

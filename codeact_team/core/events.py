@@ -274,6 +274,40 @@ class ToolListingEnded(EffectEnded):
 
 
 @dataclass(kw_only=True)
+class ProcessBegan(EffectBegan):
+    """A program runs, or starts, a process in the sandbox of an executor.
+
+    Attributes:
+        argv: The program and its arguments.
+        cwd: Its directory, as it was given.
+        is_job: Whether it runs while other things happen.
+        variables: The names of the variables that it gets beside those of the sandbox.
+        input_size: How many bytes it reads from stdin, if that is known.
+    """
+
+    argv: Sequence[str]
+    cwd: str | None = None
+    is_job: bool = False
+    variables: Sequence[str] = ()
+    input_size: int | None = None
+
+
+@dataclass(kw_only=True)
+class ProcessEnded(EffectEnded):
+    """A process has ended, or was closed.
+
+    Attributes:
+        returncode: Its exit code, negative for a signal; ``None`` if it has none that is known.
+        limit: The limit of the sandbox that it ran into.
+        error: Why it could not start, was ended, or its end is not known.
+    """
+
+    returncode: int | None = None
+    limit: str | None = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
 class QuestionAsked(EffectBegan):
     """A person is asked; ``text`` is the question, fit to be shown."""
 

@@ -58,7 +58,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._turns = turns or environment.turns
         self.life = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
         """Starts and stops it. For pools."""
-        self.processes = Processes(self._process_server)
+        self.processes = Processes(self, self._process_server)
         """Runs programs in the sandbox."""
         self._turn_of: object = None
         """The user whose code runs."""
@@ -116,6 +116,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
         await self.life.stop()
+        await self.processes.settled()
 
     async def restart(self) -> None:
         """End everything that runs, and begin anew with the same workspace; in a session, in the same sandbox."""

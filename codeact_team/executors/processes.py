@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from signal import SIGINT
 from subprocess import CalledProcessError
 
 from codeact_team.core.aio import Turns
+from codeact_team.core.effects import current_dispatcher
 from codeact_team.errors import SandboxError, SandboxLostError
+from codeact_team.executors.recorded_processes import Jobs, run_recorded
 from codeact_team.sandbox.base import NO_SUCH_USER, Exit, Process, Sandbox
 from codeact_team.sandbox.processes import (
     OUTPUT_LIMIT,
@@ -133,12 +136,20 @@ class Processes:
     more, which ends whatever it leaves behind. They are no part of the interpreter's state: if that is interrupted or lost, they
     run on. They end when the executor is restarted or stopped.
 
+    Each is an effect of the current dispatcher, else of the one that was current when the executor was made. In a run that is
+    recorded and resumed, a process that had ended is answered from the journal and does not run again. Of one that had not
+    ended nobody knows what it has done: :meth:`run` and :meth:`start` raise a ``SandboxError`` that says so.
+
     Args:
+        executor: The executor.
         server: Returns what starts processes as a user of the sandbox, ``None`` for that of the code.
     """
 
-    def __init__(self, server: Callable[[str | None], Awaitable[ProcessServer]]) -> None:
+    def __init__(self, executor: object, server: Callable[[str | None], Awaitable[ProcessServer]]) -> None:
+        self._executor = executor
         self._server = server
+        self._dispatcher = current_dispatcher()
+        self._jobs = Jobs()
 
     async def run(
         self,
@@ -176,10 +187,15 @@ class Processes:
                 ``NotADirectoryError``, a ``PermissionError``, a ``BlockingIOError`` if there are too many processes.
             ValueError: If an argument cannot be passed on, such as one with a null byte.
             LookupError: If there is no such user.
-            SandboxError: If the sandbox cannot start, has no Python, or ends meanwhile.
+            SandboxError: If the sandbox cannot start, has no Python, or ends meanwhile; or if the run was resumed, and had been
+                interrupted while the process ran.
         """
         request = ProcessRequest(argv, env, cwd, timeout, stderr, output_limit, user)
-        result = await (await self._server(user)).run(request, input, on_output)
+        if (dispatcher := current_dispatcher() or self._dispatcher) is None:
+            result = await (await self._server(user)).run(request, input, on_output)
+        else:
+            serve = partial(self._server, user)
+            result = await run_recorded(self._executor, serve, request, input, on_output, dispatcher)
         if check and result.returncode:
             raise CalledProcessError(result.returncode, result.args, result.stdout, result.stderr)
         return result
@@ -213,4 +229,10 @@ class Processes:
             The process. It ends, with all that it has started, when that is closed.
         """
         request = ProcessRequest(argv, env, cwd, timeout, stderr, output_limit, user, terminal)
-        return await (await self._server(user)).start(request)
+        if (dispatcher := current_dispatcher() or self._dispatcher) is None:
+            return await (await self._server(user)).start(request)
+        return await self._jobs.start(self._executor, partial(self._server, user), request, dispatcher)
+
+    async def settled(self) -> None:
+        """Wait until what has ended with the sandbox is recorded. For the executor."""
+        await self._jobs.settled()

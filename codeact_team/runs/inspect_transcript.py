@@ -56,6 +56,8 @@ from codeact_team.core.events import (
     ModelCallBegan,
     ModelCallEnded,
     Opened,
+    ProcessBegan,
+    ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
     RunBegan,
@@ -68,6 +70,8 @@ from codeact_team.core.events import (
     dump,
 )
 from codeact_team.core.execution import Artifact, CallOutcome, SessionResult
+from codeact_team.core.process_effects import outcome_of
+from codeact_team.errors import JournalError
 from codeact_team.runs.journal.recorded_run import RecordedEffect
 
 _ARGUMENTS = TypeAdapter(dict[str, Any])
@@ -201,6 +205,19 @@ def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
     return None
 
 
+def process_output(asked: RecordedEffect | None) -> str:
+    """What a process has written, as far as it is recorded."""
+    if asked is None or asked.outcome is None:
+        return ""
+    try:
+        outcome = outcome_of(asked.outcome)
+    except JournalError as error:
+        return f"({error})"
+    return (outcome.stdout + outcome.stderr).decode(errors="replace")
+
+
+PROCESS = "run_process"
+"""The name of processes, as a tool."""
 CODE = "execute_code"
 """The name of blocks of code, as a tool."""
 _UNFINISHED = "it had not ended when the run did"
@@ -213,7 +230,8 @@ _PROBLEMS: Mapping[CallOutcome, Any] = {
 }
 
 
-_Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+_Began = ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | QuestionAsked
+_Ended = ModelCallEnded | BlockEnded | ProcessEnded | ToolCallEnded | QuestionAnswered
 
 
 class Transcript:
@@ -249,9 +267,9 @@ class Transcript:
                 self._begin(event, event.span, f"attempt {event.attempt}", "attempt")
             case RunEnded() | TurnEnded() | AttemptEnded():
                 self._end(event, event.span)
-            case ModelCallBegan() | BlockBegan() | ToolCallBegan() | QuestionAsked():
+            case ModelCallBegan() | BlockBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked():
                 self._begin_call(event)
-            case ModelCallEnded() | BlockEnded() | ToolCallEnded() | QuestionAnswered():
+            case ModelCallEnded() | BlockEnded() | ProcessEnded() | ToolCallEnded() | QuestionAnswered():
                 self._end_call(event)
             case Approval():
                 self._approval(event)
@@ -330,6 +348,9 @@ class Transcript:
                     for block in event.blocks
                 ]
                 call.view = ToolCallContent(title=CODE, format="markdown", content="\n\n".join(parts))
+            case ProcessBegan():
+                given: dict[str, JsonValue] = {"argv": [*event.argv], "cwd": event.cwd}
+                call = self._tool_event(event, PROCESS, given)
             case ToolCallBegan():
                 call = self._tool_event(event, event.name, {"arguments": event.arguments})
             case QuestionAsked():
@@ -338,7 +359,7 @@ class Transcript:
         self.events.append(call)
 
     def _tool_event(
-        self, event: BlockBegan | ToolCallBegan, function: str, arguments: dict[str, JsonValue]
+        self, event: BlockBegan | ProcessBegan | ToolCallBegan, function: str, arguments: dict[str, JsonValue]
     ) -> ToolEvent:
         return ToolEvent(
             id=f"call-{len(self.events)}",
@@ -348,7 +369,7 @@ class Transcript:
             **self._place(event),
         )
 
-    def _end_call(self, event: ModelCallEnded | BlockEnded | ToolCallEnded | QuestionAnswered) -> None:
+    def _end_call(self, event: _Ended) -> None:
         call, began = self._calls.pop(event.span, (None, None))
         if began is None:
             return
@@ -358,21 +379,9 @@ class Transcript:
             case ModelCallEnded(), ModelEvent():
                 self._answered(call, asked, event)
             case BlockEnded(), ToolEvent():
-                call.result = block_result(event, asked)
-                known = {
-                    "agent": event.agent,
-                    "exit_code": event.exit_code,
-                    "outcome": None if event.outcome is None else event.outcome.value,
-                    "limit": event.limit,
-                    "state_lost": event.state_lost or None,
-                    "artifacts": [
-                        f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts
-                    ]
-                    or None,
-                }
-                call.metadata = {key: value for key, value in known.items() if value is not None}
-                if event.error is not None:
-                    call.error = ToolCallError("unknown", event.error)
+                _end_block(call, event, asked)
+            case ProcessEnded(), ToolEvent():
+                _end_process(call, event, asked)
             case ToolCallEnded(), ToolEvent():
                 call.result = result_text(asked)
                 if event.outcome is not CallOutcome.OK:
@@ -407,6 +416,32 @@ class Transcript:
                 **self._place(event),
             )
         )
+
+
+def _end_block(call: ToolEvent, event: BlockEnded, asked: RecordedEffect | None) -> None:
+    call.result = block_result(event, asked)
+    artifacts = [f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts]
+    _note(
+        call,
+        event.error,
+        agent=event.agent,
+        exit_code=event.exit_code,
+        outcome=None if event.outcome is None else event.outcome.value,
+        limit=event.limit,
+        state_lost=event.state_lost or None,
+        artifacts=artifacts or None,
+    )
+
+
+def _end_process(call: ToolEvent, event: ProcessEnded, asked: RecordedEffect | None) -> None:
+    call.result = process_output(asked)
+    _note(call, event.error, agent=event.agent, exit_code=event.returncode, limit=event.limit)
+
+
+def _note(call: ToolEvent, error: str | None, **known: object) -> None:
+    call.metadata = {key: value for key, value in known.items() if value is not None}
+    if error is not None:
+        call.error = ToolCallError("unknown", error)
 
 
 def _fill(call: object, asked: RecordedEffect | None) -> None:

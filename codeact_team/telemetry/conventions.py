@@ -28,6 +28,7 @@ TOOL_TYPE = "gen_ai.tool.type"
 ARGUMENTS = "gen_ai.tool.call.arguments"
 RESULT = "gen_ai.tool.call.result"
 EXIT_CODE = "process.exit.code"
+PROCESS_ARGUMENTS = "process.command_args"
 ERROR = "error.type"
 EVALUATION = "gen_ai.evaluation.result"
 

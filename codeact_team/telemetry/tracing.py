@@ -1,4 +1,4 @@
-"""A listener that makes a span of each run, turn, model call, block, call of a tool and question to a person."""
+"""A listener that makes a span of each run, turn, model call, block, process, call of a tool and question to a person."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from codeact_team.core.events import (
     Judged,
     ModelCallBegan,
     ModelCallEnded,
+    ProcessBegan,
+    ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
     RunBegan,
@@ -40,8 +42,10 @@ from codeact_team.telemetry.conventions import as_text
 
 logger = logging.getLogger(__name__)
 
-_Began = RunBegan | TurnBegan | AttemptBegan | QuestionAsked | ModelCallBegan | BlockBegan | ToolCallBegan
-_Ended = RunEnded | TurnEnded | AttemptEnded | QuestionAnswered | ModelCallEnded | BlockEnded | ToolCallEnded
+_EffectBegan = QuestionAsked | ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan
+_Began = RunBegan | TurnBegan | AttemptBegan | _EffectBegan
+_CallEnded = ModelCallEnded | BlockEnded | ProcessEnded | ToolCallEnded
+_Ended = RunEnded | TurnEnded | AttemptEnded | QuestionAnswered | _CallEnded
 
 _NAME = "codeact_team"
 _CODE = "execute_code"
@@ -91,7 +95,7 @@ class Tracing:
         match event:
             case RunBegan() | TurnBegan() | AttemptBegan():
                 self._begin(event, _frame(event, self._workflow), is_performed=True)
-            case QuestionAsked() | ModelCallBegan() | BlockBegan() | ToolCallBegan():
+            case QuestionAsked() | ModelCallBegan() | BlockBegan() | ProcessBegan() | ToolCallBegan():
                 self._begin(event, _effect(event), is_performed=False)
             case RunEnded() | TurnEnded() | AttemptEnded():
                 self._end(event, event.error)
@@ -99,7 +103,7 @@ class Tracing:
                 if event.text and (found := self._open.get(event.span)) is not None:
                     self._set(found.span, {"codeact_team.answer": event.text})
                 self._end(event, event.error)
-            case ModelCallEnded() | BlockEnded() | ToolCallEnded():
+            case ModelCallEnded() | BlockEnded() | ProcessEnded() | ToolCallEnded():
                 self._end_call(event)
             case Approval() | Judged():
                 self._note(event)
@@ -138,19 +142,12 @@ class Tracing:
         context.attach(inside)
         self._set(span, begin.contents)
 
-    def _end_call(self, event: ModelCallEnded | BlockEnded | ToolCallEnded) -> None:
+    def _end_call(self, event: _CallEnded) -> None:
         found = self._open.get(event.span)
         span, kind = trace.INVALID_SPAN if found is None else found.span, None
         match event:
             case ModelCallEnded():
-                if event.finish_reason is not None:
-                    span.set_attribute(names.FINISH_REASONS, [names.finish_reason_of(event.finish_reason)])
-                if event.first_piece is not None:
-                    span.set_attribute(names.STREAMED, True)
-                    span.set_attribute(names.FIRST_CHUNK, event.first_piece)
-                if isinstance(usage := event.usage, RequestUsage) and not event.cached:
-                    span.set_attribute(names.INPUT_TOKENS, usage.prompt_tokens)
-                    span.set_attribute(names.OUTPUT_TOKENS, usage.completion_tokens)
+                _answer(span, event)
             case BlockEnded():
                 if event.exit_code is not None:
                     span.set_attribute(names.EXIT_CODE, event.exit_code)
@@ -158,6 +155,10 @@ class Tracing:
                 kind = _FAILED if event.exit_code else None
                 if event.outcome not in (None, Outcome.COMPLETED):
                     kind = event.outcome.value
+            case ProcessEnded():
+                if event.returncode is not None:
+                    span.set_attribute(names.EXIT_CODE, event.returncode)
+                kind = _FAILED if event.returncode and event.error is None else None
             case ToolCallEnded():
                 kind = None if event.outcome is CallOutcome.OK else event.outcome.value
         self._end(event, event.error, kind)
@@ -226,7 +227,7 @@ def _frame(event: RunBegan | TurnBegan | AttemptBegan, workflow: str) -> _Begin:
             return _Begin("attempt", {names.AGENT: event.agent, "codeact_team.attempt": event.attempt})
 
 
-def _effect(event: QuestionAsked | ModelCallBegan | BlockBegan | ToolCallBegan) -> _Begin:
+def _effect(event: _EffectBegan) -> _Begin:
     match event:
         case QuestionAsked():
             return _Begin("ask_person", {names.AGENT: event.agent}, {"codeact_team.question": event.text})
@@ -238,12 +239,27 @@ def _effect(event: QuestionAsked | ModelCallBegan | BlockBegan | ToolCallBegan) 
             begin = _named("execute_tool", names.TOOL, _CODE)
             blocks = cast("JsonValue", [asdict(block) for block in event.blocks])
             begin.contents[names.ARGUMENTS] = {"blocks": blocks}
+        case ProcessBegan():
+            # what is run may quote anything
+            begin = _Begin("run_process", {}, {names.PROCESS_ARGUMENTS: [*event.argv]})
         case ToolCallBegan():
             begin = _named("execute_tool", names.TOOL, event.name)
             begin.attributes[names.TOOL_TYPE] = "function"
     if event.agent:
         begin.attributes[names.AGENT] = event.agent
     return begin
+
+
+def _answer(span: Span, event: ModelCallEnded) -> None:
+    """Set the attributes of a model's answer."""
+    if event.finish_reason is not None:
+        span.set_attribute(names.FINISH_REASONS, [names.finish_reason_of(event.finish_reason)])
+    if event.first_piece is not None:
+        span.set_attribute(names.STREAMED, True)
+        span.set_attribute(names.FIRST_CHUNK, event.first_piece)
+    if isinstance(usage := event.usage, RequestUsage) and not event.cached:
+        span.set_attribute(names.INPUT_TOKENS, usage.prompt_tokens)
+        span.set_attribute(names.OUTPUT_TOKENS, usage.completion_tokens)
 
 
 def _current_number() -> int:

@@ -15,7 +15,7 @@ from codeact_team.core.redaction import Redactor
 from codeact_team.errors import RecordedError
 from codeact_team.runs.journal.effect_records import EffectRecord
 from codeact_team.runs.journal.history import History
-from codeact_team.runs.journal.requests import Request, recorded_error, request_of
+from codeact_team.runs.journal.requests import Request, is_recorded, recorded_error, request_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ class RecordedAnswers(ABC):
             RecordedError: If it has failed before, and is not to be done again.
             JournalError: If the journal cannot be read, or a workspace or the run is not as it was recorded.
         """
+        if not is_recorded(effect):
+            return await do()
         request = await request_of(effect, self._redactor)
         # the effects within an attempt are answered, whatever has become of it
         is_attempt = isinstance(effect, Attempt)

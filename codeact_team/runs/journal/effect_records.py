@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 from codeact_team.core.execution import Outcome
+from codeact_team.core.process_effects import ProcessJob, ProcessRun
 from codeact_team.runs.journal.chat_input import ChatInput
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
@@ -85,6 +86,11 @@ class EffectRecord:
     def is_for_a_person(self) -> bool:
         """Whether a person was asked."""
         return self.kind in (AskedQuestion.kind, PersonInput.kind, ChatInput.kind)
+
+    @property
+    def is_process(self) -> bool:
+        """Whether a program has run a process."""
+        return self.kind in (ProcessRun.kind, ProcessJob.kind)
 
 
 CallerKey = tuple[str, str, int | None]

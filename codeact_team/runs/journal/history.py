@@ -13,6 +13,7 @@ from codeact_team.agents.codeact.attempts import Attempt, Fork, Promotion
 from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResumed, SandboxLost
 from codeact_team.core.execution import Outcome
+from codeact_team.core.process_effects import ProcessJob
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
 from codeact_team.runs.journal.chat_input import RESET, UNDO, ChatInput
@@ -44,7 +45,7 @@ class History:
         sandboxes: What code has left, by executor and fork.
         workspaces: The entries of the files of each workspace: the number of the block, and where in the journal it is.
         rebuilding: The names of workspaces that were being restored when the run ended once more.
-        under_way: Blocks that were running when the run ended, by their numbers.
+        under_way: Blocks and processes that were running when the run ended, by their numbers.
         chain: Authenticates the next entry; ``None`` where the run is not this user's, or was changed by somebody else.
         copies: Where files of the run were, or were to be, copied to.
         open: The questions for which the run was parked and that are not answered, by the numbers of their effects.
@@ -164,11 +165,17 @@ class History:
 
     @property
     def order(self) -> Sequence[int]:
-        """The numbers of the effects that are not within others, in the order of their ends."""
+        """The numbers of the effects that are not within others, in the order of their ends.
+
+        Jobs are not among them: what ends while one runs is asked for only when its program has got it.
+        """
         settled = [
             effect
             for effect in self._each_effect
-            if effect.is_settled and effect.within is None and not effect.is_taken
+            if effect.is_settled
+            and effect.within is None
+            and effect.kind != ProcessJob.kind
+            and not effect.is_taken
         ]
         return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
 
@@ -274,7 +281,7 @@ class History:
         elif event["type"] == SandboxLost.type:
             # where a block is under way, its result reports the loss
             place = event.get("place", "")
-            if all(effect.place != place for effect in self.under_way.values()):
+            if all(effect.place != place or effect.is_process for effect in self.under_way.values()):
                 self.sandboxes[place, None].forget()
 
     def _take_files(self, offset: int, entry: Entry) -> None:
@@ -325,7 +332,7 @@ class History:
         elif attempt is not None:
             # it may continue after the work was over
             self._forks[attempt].promotion = None
-        if "block" in kind or kind == Promotion.kind:
+        if "block" in kind or kind == Promotion.kind or effect.is_process:
             self.under_way[n] = effect
 
     def _take_next_of_chat(self, effect: EffectRecord) -> None:

@@ -14,13 +14,14 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from codeact_team.agents.observations import RESULT_KEY
-from codeact_team.core.aio import to_the_end
+from codeact_team.core.aio import Turns, to_the_end
 from codeact_team.core.component_effects import CodeEffect, CodeRun
 from codeact_team.core.effects import Effect, Event, Numbers, Perform, now
 from codeact_team.core.events import EffectBegan, EffectEnded, MessageSent, OpenQuestion, Output, Words
 from codeact_team.core.execution import Artifact, Outcome
 from codeact_team.core.executor_interface import RecordedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
+from codeact_team.core.process_effects import ProcessEffect, ProcessOutcome
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.runs.journal.blobs import SINCE, Blobs, Room, is_light
@@ -36,7 +37,7 @@ from codeact_team.runs.journal.lines import (
     shortened,
 )
 from codeact_team.runs.journal.log import Log
-from codeact_team.runs.journal.requests import Request, inside, request_of
+from codeact_team.runs.journal.requests import Request, inside, is_recorded, request_of
 from codeact_team.runs.journal.run_directory import About, RunDirectory
 from codeact_team.runs.journal.seal import SealKey
 
@@ -101,6 +102,8 @@ class Recorder:
         self._repetitions = Repetitions()
         self._files: dict[str, Files] = {}
         """What was in each workspace when it was recorded last."""
+        self._files_turns = Turns()
+        """Held while that is recorded: processes end at any time."""
         self._at_work: dict[int, tuple[str, Files]] = {}
         """The workspaces of blocks that have not ended, by number, and what was there before."""
         self._stopping = asyncio.Event()
@@ -219,6 +222,8 @@ class Recorder:
         Raises:
             JournalError: If that cannot be written. The effect is not performed then, or its outcome is lost.
         """
+        if not is_recorded(effect):
+            return await do()
         n = self.begin(effect, await request_of(effect, self.redactor))
         return await self.perform(n, effect, do)
 
@@ -285,19 +290,19 @@ class Recorder:
 
     async def perform(self, n: int, effect: Effect[Any], do: Perform) -> Any:
         """Perform an effect that has begun, as the number ``n`` for what it asks itself, and record its outcome."""
-        executor = effect.part if isinstance(effect, CodeEffect) and not effect.is_apart else None
-        executor = executor if isinstance(executor, StreamingCodeExecutor) else None
+        executor = _executor_of(effect)
         await self.written()
         try:
             with inside(n, effect):
                 if executor is not None:
-                    if (workspace := workspace_of(executor)) not in self._files:
-                        await executor.start()
-                        # what is there before the first block belongs to none
-                        await self.record_files(executor, 0)
-                    self._at_work[n] = workspace, self._files.get(workspace, {})
+                    await self._record_begin(executor)
+                    if isinstance(effect, CodeEffect):
+                        workspace = workspace_of(executor)
+                        self._at_work[n] = workspace, self._files.get(workspace, {})
                 outcome = await do()
-                if executor is not None:
+                # with its sandbox, the files may be gone
+                is_lost = isinstance(outcome, ProcessOutcome) and outcome.is_lost
+                if executor is not None and not is_lost:
                     await self.record_files(executor, n)
         except JournalError:
             # says nothing of the effect
@@ -377,8 +382,21 @@ class Recorder:
         if workspace in self._files and not workspace.startswith("@"):
             await self.record_files(executor, block)
 
+    async def _record_begin(self, executor: StreamingCodeExecutor) -> None:
+        """Record what is in a workspace before anything runs there: that belongs to no block."""
+        if (workspace := workspace_of(executor)) in self._files:
+            return
+        await executor.start()
+        async with self._files_turns:
+            if workspace not in self._files:
+                await self._record_files(executor, 0)
+
     async def record_files(self, executor: StreamingCodeExecutor, block: int) -> None:
-        """Record what a block has changed in its workspace."""
+        """Record what a block, or a process, has changed in its workspace."""
+        async with self._files_turns:
+            await self._record_files(executor, block)
+
+    async def _record_files(self, executor: StreamingCodeExecutor, block: int) -> None:
         try:
             now = await self.files_of(executor)
         except SandboxError as error:
@@ -545,6 +563,12 @@ class Recorder:
                 write()
             except JournalError as error:
                 self._lost = error
+
+
+def _executor_of(effect: Effect[Any]) -> StreamingCodeExecutor | None:
+    """The executor in whose workspace an effect may change files."""
+    is_there = isinstance(effect, ProcessEffect) or (isinstance(effect, CodeEffect) and not effect.is_apart)
+    return effect.part if is_there and isinstance(effect.part, StreamingCodeExecutor) else None
 
 
 def as_entry(files: Files) -> Fields:

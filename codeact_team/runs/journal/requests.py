@@ -18,6 +18,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.component_effects import CodeRun
 from codeact_team.core.effects import Effect
 from codeact_team.core.places import place_of
+from codeact_team.core.process_effects import ProcessEffect
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import RecordedError
 from codeact_team.runs.journal.blobs import is_light
@@ -84,6 +85,15 @@ class Request:
     def is_of_block(self) -> bool:
         """Whether code asks."""
         return self.caller.owner is not None and self.caller.owner[0] == "block"
+
+
+def is_recorded(effect: Effect[Any]) -> bool:
+    """Whether a journal has an effect, and answers it.
+
+    A process in a sandbox that the config does not have, such as one that a tool has opened, is done again with its tool:
+    nothing would bring back what else is in the sandbox.
+    """
+    return not isinstance(effect, ProcessEffect) or bool(place_of(effect.part))
 
 
 async def request_of(effect: Effect[Any], redactor: Redactor) -> Request:

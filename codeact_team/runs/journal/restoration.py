@@ -12,6 +12,7 @@ from autogen_core.code_executor import CodeBlock
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.agents.observations import load_result
+from codeact_team.core.aio import Turns
 from codeact_team.core.component_effects import CodeEffect, Run
 from codeact_team.core.effects import Effect, emit
 from codeact_team.core.events import BlocksRepeated, FilesPutBack
@@ -23,6 +24,7 @@ from codeact_team.core.executor_interface import (
     Workspace,
 )
 from codeact_team.core.places import place_of
+from codeact_team.core.process_effects import ProcessEffect
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
 from codeact_team.runs.journal.differences import difference
@@ -59,6 +61,8 @@ class Restoration:
         """Files that others have added to a workspace since the run ended: they stay."""
         self._lost: dict[str, FileEntries] = {}
         """Files of a workspace that could not be restored, or may be gone."""
+        self._turns = Turns()
+        """Held while files are restored before a process: several may start at once."""
 
     async def restore(self, effect: Effect[Any], n: int) -> str | None:
         """Restore what code had left in the executor of an effect, before the effect with the number ``n``.
@@ -69,6 +73,8 @@ class Restoration:
         Raises:
             JournalError: If the journal, or a workspace, is not as it was recorded.
         """
+        if isinstance(effect, ProcessEffect):
+            await self._restore_before_process(effect.part, n)
         place = place_of(effect.part)
         if not isinstance(effect, CodeEffect) or effect.is_apart or place in self._restored:
             return None
@@ -84,8 +90,7 @@ class Restoration:
             there = await self._recorder.files_of(executor)
             wanted = await asyncio.to_thread(as_entry, there)
         elif workspace in self._history.workspaces:
-            await self._refuse_conflicts(executor, workspace)
-            wanted = self._history.files(workspace, n)
+            wanted = await self._wanted(executor, workspace, n)
         self._live.add(workspace)
         self._recorder.write(rebuilding=workspace)
         blocks = [block for block in sandbox.blocks if block.n < n and sandbox.lives_on]
@@ -94,6 +99,21 @@ class Restoration:
             await self._restore_files(executor, wanted)
         self._recorder.write(rebuilt=workspace)
         return reason
+
+    async def _restore_before_process(self, executor: object, n: int) -> None:
+        """Restore the files in the workspace of a process. Only the agents can bring back the state of an interpreter."""
+        if not isinstance(executor, StreamingCodeExecutor):
+            return
+        async with self._turns:
+            workspace = workspace_of(executor)
+            if workspace in self._live or workspace not in self._history.workspaces:
+                return
+            await executor.start()
+            wanted = await self._wanted(executor, workspace, n)
+            self._recorder.write(rebuilding=workspace)
+            await self._restore_files(executor, wanted)
+            self._recorder.write(rebuilt=workspace)
+            self._live.add(workspace)
 
     async def restore_branch(self, attempt: Attempt, n: int) -> str | None:
         """Restore what the code of an attempt, whose effect has the number ``n``, had left in its fork, which is new.
@@ -213,6 +233,22 @@ class Restoration:
         place, first = place_of(executor), differences[0] if differences else None
         emit(BlocksRepeated(place=place, blocks=len(blocks), differing=len(differences), difference=first))
         return None
+
+    async def _wanted(self, executor: StreamingCodeExecutor, workspace: str, n: int) -> FileEntries:
+        """The files that a workspace has to have before the effect with the number ``n``.
+
+        What a process that was interrupted has left in a lasting one stays: it does not run again, and a program may look what
+        it has done.
+        """
+        under_way = self._history.under_way
+        is_of_processes = bool(under_way) and all(one.is_process for one in under_way.values())
+        if not is_of_processes or workspace.startswith("@"):
+            await self._refuse_conflicts(executor, workspace)
+            return self._history.files(workspace, n)
+        known = {path: RecordedFile(**file) for path, file in self._history.files(workspace, END).items()}
+        self._recorder.know_files(executor, known)
+        await self._recorder.record_files(executor, max(under_way))
+        return as_entry(self._recorder.known_files(executor))
 
     async def _refuse_conflicts(self, executor: StreamingCodeExecutor, workspace: str) -> None:
         """Refuse to overwrite changes that others have made since the run ended, where these can be told from its own."""

@@ -93,7 +93,7 @@ class Resumption(RecordedAnswers):
             if (
                 found.is_settled
                 or found.was_stopped
-                or (not is_over and (found.is_not_begun or effect.unknown() is not None))
+                or (not is_over and (found.is_not_begun or _is_done_once(effect, found)))
             ):
                 return found
             last = found
@@ -230,6 +230,11 @@ class Resumption(RecordedAnswers):
         await self._pass(n)
         await self._recorder.settle(attempt, outcome, is_known=True)
         return outcome
+
+
+def _is_done_once(effect: Effect[Any], record: EffectRecord) -> bool:
+    """Whether an effect that has not ended, or has failed last, is not performed again."""
+    return effect.unknown() is not None and not (effect.fails_undone and record.state is EffectState.FAILED)
 
 
 async def _with_loss(loss: str | None, do: Perform) -> Any:

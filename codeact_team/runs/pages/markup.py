@@ -19,6 +19,7 @@ from pygments.lexers.python import PythonLexer
 from pygments.lexers.shell import BashLexer
 
 from codeact_team.core.events import ArtifactReference
+from codeact_team.core.process_effects import command_line
 from codeact_team.core.visibility import cut, is_lexed_quickly, visible
 from codeact_team.runs.result import RunFile
 
@@ -106,7 +107,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions: dict[str, Any] = {"prose": prose, "code": code, "folded": folded}
+    functions: dict[str, Any] = {"prose": prose, "code": code, "folded": folded, "command_line": command_line}
     made.globals.update(functions)
     return made
 

@@ -34,6 +34,8 @@ from codeact_team.core.events import (
     ModelCallBegan,
     ModelCallEnded,
     Opened,
+    ProcessBegan,
+    ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
     RunBegan,
@@ -51,7 +53,7 @@ from codeact_team.runs.summary import PromotedListener
 
 _MAX_LENGTH = 50
 """What is told in one section: a browser lays out those only that are seen."""
-_Began = ModelCallBegan | BlockBegan | ToolCallBegan | QuestionAsked
+_Began = ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | QuestionAsked
 
 
 class Story(PromotedListener):
@@ -99,9 +101,9 @@ class Story(PromotedListener):
                 self._section(None)
                 self._task, self.result = event.task, None
                 self._file.write(self._items.task(event))
-            case ModelCallBegan() | ToolCallBegan() | QuestionAsked():
+            case ModelCallBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked():
                 self._under_way[event.span] = event
-            case ModelCallEnded() | ToolCallEnded() | QuestionAnswered():
+            case ModelCallEnded() | ProcessEnded() | ToolCallEnded() | QuestionAnswered():
                 self._effect(event)
             case BlockBegan() | BlockEnded():
                 self._block(event)
@@ -123,7 +125,7 @@ class Story(PromotedListener):
         self._under_way.clear()
         self._section(None)
 
-    def _effect(self, event: ModelCallEnded | ToolCallEnded | QuestionAnswered) -> None:
+    def _effect(self, event: ModelCallEnded | ProcessEnded | ToolCallEnded | QuestionAnswered) -> None:
         began = self._under_way.pop(event.span, None)
         if began is not None:
             self._tell(event.agent, event.type, began, event)

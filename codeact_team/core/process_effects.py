@@ -1,0 +1,214 @@
+"""Processes that a program runs in the sandbox of an executor, as effects that go through the dispatcher."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from codeact_team.core.effects import Effect, error_text
+from codeact_team.core.events import ProcessBegan, ProcessEnded
+from codeact_team.errors import JournalError, SandboxError, SandboxLostError
+
+_UNKNOWN = (
+    "the run was interrupted while the process {!r} ran. It is not known what it has done, and it was not run again: find out "
+    "before you do"
+)
+_Kind: TypeAlias = Literal["OSError", "LookupError", "SandboxLostError", "SandboxError"]
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _from_base64(text: object) -> bytes:
+    return base64.b64decode(str(text), validate=True)
+
+
+_Bytes = Annotated[bytes, PlainSerializer(_to_base64), PlainValidator(_from_base64)]
+
+
+@dataclass(frozen=True)
+class ProcessFailure:
+    """Why a process has no end that is known.
+
+    Attributes:
+        kind: The class of the exception.
+        text: Its text; of an ``OSError`` what the system says.
+        errno: Of an ``OSError``.
+        filename: Of an ``OSError``, if it names a file.
+    """
+
+    kind: _Kind
+    text: str
+    errno: int | None = None
+    filename: str | None = None
+
+    @classmethod
+    def of(cls, error: OSError | LookupError | SandboxLostError) -> ProcessFailure:
+        """What an exception says."""
+        if isinstance(error, OSError):
+            filename = None if error.filename is None else str(error.filename)
+            return cls("OSError", error.strerror or str(error), error.errno, filename)
+        return cls("LookupError" if isinstance(error, LookupError) else "SandboxLostError", str(error))
+
+    def exception(self) -> Exception:
+        """The exception, once more. The class of an ``OSError`` follows from its number."""
+        match self.kind:
+            case "OSError" if self.errno is None:
+                return OSError(self.text)
+            case "OSError" if self.filename is None:
+                return OSError(self.errno, self.text)
+            case "OSError":
+                return OSError(self.errno, self.text, self.filename)
+            case "LookupError":
+                return LookupError(self.text)
+            case "SandboxLostError":
+                return SandboxLostError(self.text)
+            case "SandboxError":
+                return SandboxError(self.text)
+
+
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """How a process has ended.
+
+    Attributes:
+        returncode: Its exit code, negative for a signal; ``None`` if it has none that is known.
+        stdout: The newest bytes that it has written, as far as the program has asked for them.
+        stderr: The same of stderr.
+        stdout_omitted: How many bytes before them were dropped.
+        stderr_omitted: The same for stderr.
+        limit: The limit of the sandbox that it ran into, in a sentence.
+        timed_out: Whether its time was over.
+        failure: Why it could not start, or its end is not known.
+    """
+
+    returncode: int | None = None
+    stdout: _Bytes = b""
+    stderr: _Bytes = b""
+    stdout_omitted: int = 0
+    stderr_omitted: int = 0
+    limit: str | None = None
+    timed_out: bool = False
+    failure: ProcessFailure | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its sandbox has ended before it."""
+        return self.failure is not None and self.failure.kind == "SandboxLostError"
+
+
+_FORM = TypeAdapter(ProcessOutcome)
+
+
+def outcome_of(data: JsonValue) -> ProcessOutcome:
+    """The outcome that was dumped.
+
+    Raises:
+        JournalError: If it is none, such as where a placeholder for a credential stands in its output.
+    """
+    try:
+        return _FORM.validate_python(data)
+    except ValidationError as error:
+        raise JournalError(
+            "the outcome of a process cannot be read: its output holds a credential that is not restored, or the journal is damaged"
+        ) from error
+
+
+class ProcessEffect(Effect[ProcessOutcome]):
+    """A process in the sandbox of an executor.
+
+    Its request has of variables their names and of the input its size. A digest of both tells requests apart.
+
+    Args:
+        executor: The executor.
+        settings: All that the process is started with, as JSON, except for variables and input. It has ``argv`` and ``cwd``.
+        env: Its variables.
+        input: What it reads; ``None`` if that is nothing, or not known yet.
+    """
+
+    form = _FORM
+    is_job: ClassVar[bool] = False
+    fails_undone = True
+
+    def __init__(
+        self,
+        executor: object,
+        settings: Mapping[str, JsonValue],
+        env: Mapping[str, str] | None = None,
+        input: bytes | None = None,
+    ) -> None:
+        self.part = executor
+        self._settings = dict(settings)
+        self._names = sorted(env or {})
+        self._input_size = None if input is None else len(input)
+        self._digest: str | None = None
+        if env or input:
+            digest = sha256(to_json(sorted((env or {}).items())))
+            digest.update(input or b"")
+            self._digest = digest.hexdigest()[:16]
+
+    @property
+    def _argv(self) -> Sequence[str]:
+        argv = self._settings["argv"]
+        assert isinstance(argv, list), "a program and its arguments"
+        return [str(one) for one in argv]
+
+    def request(self) -> JsonValue:
+        hidden: dict[str, JsonValue] = {
+            "variables": [*self._names],
+            "input_size": self._input_size,
+            "digest": self._digest,
+        }
+        return {**self._settings, **hidden}
+
+    def load(self, data: JsonValue) -> ProcessOutcome:
+        return outcome_of(data)
+
+    def unknown(self) -> ProcessOutcome:
+        return ProcessOutcome(failure=ProcessFailure("SandboxError", _UNKNOWN.format(self._argv[0])))
+
+    def began(self) -> ProcessBegan:
+        cwd = self._settings.get("cwd")
+        return ProcessBegan(
+            argv=self._argv,
+            cwd=None if cwd is None else str(cwd),
+            is_job=self.is_job,
+            variables=self._names,
+            input_size=self._input_size,
+        )
+
+    def ended(self, outcome: ProcessOutcome | None, error: BaseException | None) -> ProcessEnded:
+        event = ProcessEnded(error=error_text(error))
+        if outcome is not None:
+            event.returncode, event.limit = outcome.returncode, outcome.limit
+            if outcome.failure is not None:
+                event.error = error_text(outcome.failure.exception())
+            elif outcome.timed_out:
+                event.error = "TimeoutExpired: its time was over"
+        return event
+
+
+class ProcessRun(ProcessEffect):
+    """A process that runs to its end."""
+
+    kind = "process"
+
+
+class ProcessJob(ProcessEffect):
+    """A process that runs while other things happen: an effect from its start until it ends or is closed."""
+
+    kind = "job"
+    is_job = True
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """A program and its arguments as a person would enter them."""
+    return shlex.join(argv)
