@@ -39,7 +39,7 @@ class ProcessServers:
     def running(self, user: str | None, sandbox: Sandbox) -> ProcessServer | None:
         """That of a user, if it runs."""
         connection = self._connections.get(user)
-        return ProcessServer(connection, sandbox.limits) if connection and connection.alive else None
+        return ProcessServer(connection, sandbox) if connection and connection.alive else None
 
     async def get(self, user: str | None, sandbox: Sandbox) -> ProcessServer:
         """That of a user, ``None`` for that of the code, beside whom no other program may run meanwhile.
@@ -59,7 +59,7 @@ class ProcessServers:
                     raise LookupError(f"the sandbox has no user {user!r}") from error
                 raise
             self._connections[user] = connection
-            return ProcessServer(connection, sandbox.limits)
+            return ProcessServer(connection, sandbox)
 
     async def close(self) -> None:
         """End them, with all that they have started."""

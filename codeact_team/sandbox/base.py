@@ -291,6 +291,11 @@ class Sandbox(ABC):
         return None
 
     @property
+    def keeps_processes_apart(self) -> bool:
+        """Whether no process that the host starts reaches the processes of another one, where the kernel can see to that."""
+        return False
+
+    @property
     def python_is_plain(self) -> bool:
         """Whether a Python inside reads nothing at its start that the code could have written: settings, packages or files."""
         return False

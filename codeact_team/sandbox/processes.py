@@ -123,7 +123,7 @@ class ProcessRequest:
         if self.terminal is not None and not all(0 < one < 1 << 15 for one in self.terminal):
             raise SettingError(f"terminal is {self.terminal!r}: rows and columns are positive numbers")
 
-    def encoded(self, *, has_input: bool, runs_out: bool) -> bytes:
+    def encoded(self, *, has_input: bool, runs_out: bool, apart: bool) -> bytes:
         """The request for the supervisor; see ``Kind.START``."""
         request = {
             "argv": [*map(os.fspath, self.argv)],
@@ -134,6 +134,7 @@ class ProcessRequest:
             "limit": self.output_limit,
             "has_input": has_input,
             "terminal": self.terminal,
+            "apart": apart,
             "runs_out": runs_out,
         }
         return json.dumps(request).encode()

@@ -104,7 +104,7 @@ class Session:
         self._sandbox = sandbox
         self._channel = SupervisorConnection(sandbox).new_channel() if channel is None else channel
         self._connection = self._channel.connection
-        self.processes = ProcessServer(self._connection, sandbox.limits, home=self.home)
+        self.processes = ProcessServer(self._connection, sandbox, home=self.home)
         self._blocks = 0
         self._declared: Sequence[Mapping[str, JsonValue]] | None = None
         """The tools that were declared to the code last."""

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from codeact_team.core.aio import Turns, accompanied, to_the_end
 from codeact_team.errors import SandboxLostError
-from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, diagnose, limit_sentence
+from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, Sandbox, diagnose, limit_sentence
 from codeact_team.sandbox.processes import (
     Input,
     OutputCallback,
@@ -358,13 +358,14 @@ class ProcessServer:
 
     Args:
         connection: The stream to the supervisor.
-        limits: The limits of the sandbox.
+        sandbox: The sandbox.
         home: The directory below the workspace in which they start.
     """
 
-    def __init__(self, connection: SupervisorConnection, limits: Limits, *, home: str = "") -> None:
+    def __init__(self, connection: SupervisorConnection, sandbox: Sandbox, *, home: str = "") -> None:
         self._connection = connection
-        self._limits = limits
+        self._limits = sandbox.limits
+        self._apart = sandbox.keeps_processes_apart
         self._home = home
         self._channels: set[_ProcessChannel] = set()
 
@@ -435,7 +436,7 @@ class ProcessServer:
     ) -> bytes:
         if self._home:
             request = replace(request, cwd=os.path.join(self._home, request.cwd or ""))
-        content = request.encoded(has_input=has_input, runs_out=runs_out)
+        content = request.encoded(has_input=has_input, runs_out=runs_out, apart=self._apart)
         if len(content) > MAX_START_BYTES:
             self._forget(channel)
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), os.fspath(request.argv[0]))

@@ -139,7 +139,7 @@ class Kind(IntEnum):
     START = 15
     """Start a process: ``argv``, ``env``, ``cwd`` (or null), ``timeout`` in seconds (or null), ``together`` (whether stderr goes to
     stdout), ``limit`` (how many unread bytes are kept for each stream), ``has_input`` (whether it has a stdin), ``terminal`` (rows
-    and columns, or null), ``runs_out`` (whether all that it leaves ends with it, without a ``CLOSE``, and its output is never dropped:
+    and columns, or null), ``apart`` (whether it is kept from other processes where the kernel can), ``runs_out`` (whether all that it leaves ends with it, without a ``CLOSE``, and its output is never dropped:
     it waits for a ``READ``). Strings are file names as Python has them. Answered by ``STARTED``, unless it runs and ``runs_out``.
     The number must be a new one."""
     INPUT = 16

@@ -8,12 +8,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.executing import Kind, living_interpreters, run, wait_until
+from support.executing import Kind, in_containers, one_interpreter, run, wait_until
 
 from codeact_team.errors import SandboxLostError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.session.processes import SandboxProcess
+
+confined = pytest.mark.parametrize("kind", ["confined", "confined-session"], indirect=True)
 
 # what another process of the same user could do to one
 ATTACK = """
@@ -23,7 +25,7 @@ victims = [int(pid) for pid, line in names.items() if int(pid) != os.getpid()]
 def attempt(deed, *arguments):
     try: deed(*arguments)
     except OSError: return
-    print("could", deed.__name__, arguments)
+    print("could", deed.__name__, arguments, "supervisor" if "runner.supervisor" in names.get(str(arguments[0]), "") else "")
 def write_memory(pid):
     os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
 def trace(pid):
@@ -37,8 +39,9 @@ print("ended", len(victims))
 """
 
 
-async def test_a_process_cannot_reach_those_beside_it_nor_those_above(
-    kind: Kind, executor: SandboxedCodeExecutor
+@confined
+async def test_a_process_reaches_neither_another_one_nor_those_above(
+    executor: SandboxedCodeExecutor,
 ) -> None:
     processes = executor.processes
     async with await processes.start(["cat"]) as beside:
@@ -50,6 +53,21 @@ async def test_a_process_cannot_reach_those_beside_it_nor_those_above(
         await beside.write(b"unharmed")
         assert (await beside.read()).stdout == b"unharmed"
         assert (await run(executor, "print('unharmed')")).output.endswith("unharmed\n")
+
+
+@in_containers
+async def test_a_process_of_a_container_can_end_others_and_not_those_above(
+    executor: SandboxedCodeExecutor,
+) -> None:
+    async with await executor.processes.start(["cat"]) as beside:
+        result = await executor.processes.run(["python3", "-c", ATTACK])
+        lines = result.stdout.decode().splitlines()
+        assert lines[-1].startswith("ended"), (result.returncode, result.stderr)
+        ours = [line for line in lines if line.endswith("supervisor")]
+        assert not [line for line in ours if "write_memory" in line or "trace" in line]
+        assert await beside.wait() == -signal.SIGKILL
+    assert (await executor.processes.run(["echo", "unharmed"])).stdout == b"unharmed\n"
+    assert (await run(executor, "print('unharmed')")).output.endswith("unharmed\n")
 
 
 async def test_the_memory_limit_names_what_it_kills(kind: Kind, small: SandboxedCodeExecutor) -> None:
@@ -147,7 +165,7 @@ async def test_what_waits_for_a_process_learns_that_the_sandbox_was_killed(
     await executor.stop()
 
 
-@living_interpreters
+@one_interpreter
 async def test_a_block_cannot_end_the_processes_beside_it(session: InterpreterCodeExecutor) -> None:
     async with await session.processes.start(["cat"]) as job:
         await run(session, ATTACK.replace("ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0) < 0", "True"))

@@ -193,6 +193,10 @@ class ConfinedSandbox(Sandbox):
     def workspace(self) -> str:
         return str(self._workspace)
 
+    @property
+    def keeps_processes_apart(self) -> bool:
+        return True
+
     def is_own_user(self, user: str) -> bool:
         uid = os.getuid()
         try:

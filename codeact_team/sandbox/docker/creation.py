@@ -330,7 +330,8 @@ def _tmpfs(config: DockerSandboxConfig, user: str, *, inside: bool) -> dict[str,
     options = f"rw,exec,nosuid,nodev,size={config.tmpfs_mib}m"
     uid, _, gid = user.partition(":")
     owned = f"{options},uid={uid},gid={gid or uid}" if uid.isdigit() and (gid or uid).isdigit() else options
-    places: dict[str, str] = dict.fromkeys(("/tmp", "/var/tmp"), f"{owned},mode=1777")
+    # programs that look for a safe place take one of root's
+    places = {"/tmp": f"{owned},mode=1777", "/var/tmp": f"{options},mode=1777"}
     for volume in config.extra_volumes.values():
         places.pop(volume["bind"], None)
     if inside:

@@ -102,21 +102,24 @@ class Guard:
 
     @property
     def separates(self) -> bool:
-        """Whether what a keeper starts cannot reach other processes than its own."""
+        """Whether :meth:`separate` keeps it from other processes."""
         return self.ruleset is not None or self._separating is not None
 
     @property
     def descriptors(self) -> list[int]:
-        """What :meth:`enter_keeper` needs."""
+        """What a keeper needs to guard others."""
         return [one for one in (self.ruleset, self._separating) if one is not None]
 
     def enter_keeper(self) -> None:
-        """Guard against what this child, a keeper, will start: the supervisor, this child itself, and its siblings."""
+        """Guard against what this child, a keeper, will start: the supervisor, and this child itself."""
         self.enter_child()
-        if self.ruleset is None and self._separating is not None:
-            enter_domain(self._separating)
         if self.can_shield:
             install_filter(assemble(_aimed_at(os.getpid())))
+
+    def separate(self) -> None:
+        """Keep what this keeper will start from all processes but its own, where the kernel can."""
+        if self.ruleset is None and self._separating is not None:
+            enter_domain(self._separating)
 
     def shield(self, process: int | None) -> bytes:
         """Guard another process like this one against the children that call :meth:`enter_child` from now on.

@@ -97,6 +97,8 @@ class _Keeper:
         limit(resource.RLIMIT_NOFILE, CODE_DESCRIPTORS)
         guard.enter_keeper()
         self._request, streams = task or _receive(control)
+        if self._request["apart"]:
+            guard.separate()
         self._leader = self._start(streams)
         timeout = self._request["timeout"]
         self._deadline = None if timeout is None else time.monotonic() + timeout

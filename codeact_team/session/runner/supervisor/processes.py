@@ -452,7 +452,7 @@ class HostedProcesses:
     def _start(self, number: int, request: dict[str, Any]) -> None:
         if number in self._all:
             raise ProtocolError("a process needs a new number")
-        if not self._context.guard.separates:
+        if not (request["apart"] and self._context.guard.separates):
             self._context.touch()
         problem = errno.EAGAIN
         if len(self._all) < MAX_PROCESSES:
