@@ -66,6 +66,8 @@ class ProcessTree:
 
     Attributes:
         can_list: Whether descendants can be found that were not added.
+        has_children: Whether a child, alive or dead, was left after the last :meth:`reap`. Where this process adopts orphans,
+            it has no descendant then either.
         has_killed_others: Whether processes were killed that are not children which were added.
     """
 
@@ -74,7 +76,7 @@ class ProcessTree:
         has_lists = os.access(_CHILDREN.format(self._me, self._me), os.R_OK)
         self._scans = can_scan and not has_lists and sys.platform == "linux"
         self.can_list = has_lists or self._scans
-        self._has_children = False
+        self.has_children = False
         self._running: set[int] = set()
         self._ended: dict[int, int] = {}
         self._watched: set[int] = set()
@@ -137,9 +139,9 @@ class ProcessTree:
                 if pid in self._running or pid in self._watched:
                     self._running.discard(pid)
                     self._ended[pid] = status
-            self._has_children = True
+            self.has_children = True
         except ChildProcessError:
-            self._has_children = False
+            self.has_children = False
         return count
 
     def has(self, chosen: Choice) -> bool:
@@ -227,7 +229,7 @@ class ProcessTree:
     def _has_no_child_but(self, spared: Collection[int]) -> bool:
         # some may have died since
         self.reap()
-        return not self._has_children if not spared else {*spared}.issuperset(_children_of(self._me))
+        return not self.has_children if not spared else {*spared}.issuperset(_children_of(self._me))
 
 
 def _reap_one() -> tuple[int, int]:
