@@ -171,7 +171,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
 
     async def _process_server(self, user: str | None) -> ProcessServer:
         await self.life.start(for_use=True)
-        return await self._runner.serve_processes(self._environment, self._turns, user)
+        server = await self._runner.serve_processes(self._environment, self._turns, user)
+        server.quota = self._environment.quota
+        return server
 
     async def _get_ready(self, call: Call) -> None:
         await first(self.life.start(for_use=True), call.stop)

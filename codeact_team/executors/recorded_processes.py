@@ -253,6 +253,7 @@ class _Newest:
             bytes(stderr),
             stdout_omitted,
             stderr_omitted,
+            process.limit,
             timed_out=process.timed_out,
             failure=failure,
         )
@@ -317,6 +318,10 @@ class _RecordedJob(SandboxProcess):
     @property
     def timed_out(self) -> bool:
         return self._process.timed_out if self._life.done() else False
+
+    @property
+    def limit(self) -> str | None:
+        return self._process.limit if self._life.done() else None
 
     async def read(self) -> ProcessOutput:
         return await self._take(self._process.read)
@@ -394,6 +399,10 @@ class _AnsweredJob(SandboxProcess):
     @property
     def timed_out(self) -> bool:
         return self._outcome.timed_out
+
+    @property
+    def limit(self) -> str | None:
+        return self._outcome.limit
 
     async def read(self) -> ProcessOutput:
         return await self.read_available()

@@ -6,18 +6,16 @@ import asyncio
 import errno
 import json
 import os
-import struct
 import subprocess
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Self
-
-from pydantic import BaseModel
+from typing import Protocol, Self
 
 from codeact_team.core.aio import Turns, accompanied, to_the_end
 from codeact_team.errors import SandboxLostError
-from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, Sandbox, diagnose, limit_sentence
+from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, Sandbox, limit_sentence
 from codeact_team.sandbox.processes import (
     Input,
     OutputCallback,
@@ -27,145 +25,33 @@ from codeact_team.sandbox.processes import (
     StreamName,
     TerminalSize,
 )
-from codeact_team.sandbox.system.framing import ProtocolError, frame
-from codeact_team.session.connection import FrameChannel, SupervisorConnection
+from codeact_team.session.connection import SupervisorConnection
+from codeact_team.session.process_channel import MOST_SIGNALS, ProcessChannel, failure_of, limit_of
 from codeact_team.session.protocol import (
-    EXIT_HEAD,
     KILL_TREE,
     MAX_INPUT_BYTES,
     MAX_PROCESSES,
     MAX_START_BYTES,
-    PROCESS_HEAD,
-    PROGRESS_HEAD,
-    UNKNOWN,
     Kind,
     Wait,
 )
 
 _CLOSE_TIMEOUT = 30.0
 """Seconds that a sandbox gets to end a process and all that it has started; after that, it ends itself."""
-_EXAMINED = 4096
-"""How many bytes at the end of the output may tell which limit a process ran into."""
-_MOST_SIGNALS, _LARGEST_CODE = 64, 255
-_MOST_UNREAD = 1 << 21
-"""No honest supervisor sends more than it was asked for."""
 
 
-class _Refusal(BaseModel):
-    """Why a process was not started; see ``Kind.STARTED``."""
-
-    errno: int
-    message: str
-    cwd: bool
-
-
-class _Exit:
-    """How a process has ended; see ``Kind.EXITED``."""
-
-    def __init__(self, payload: bytes) -> None:
-        self.code, self.timed_out, self.leaves, kills, failures = EXIT_HEAD.unpack(payload)
-        if not -_MOST_SIGNALS <= self.code <= _LARGEST_CODE:
-            raise ProtocolError("no process ends like that")
-        self.oom_kills = None if kills == UNKNOWN else kills
-        self.fork_failures = 0 if failures == UNKNOWN else failures
-
-
-class _ProcessChannel(FrameChannel):
-    """What has come of one process.
+class Quota(Protocol):
+    """Limits what is added to a workspace.
 
     Attributes:
-        started: Whether it is known to run, or not to.
-        refusal: Why it does not.
-        exit: How it has ended.
-        progress: What it has written, and whether it is all.
-        taken: How many pieces of input were taken.
-        polled: How many questions whether it has ended were answered.
-        closed: Whether nothing is left of it.
-        is_over: Whether nothing more can come of it.
+        pause: Seconds until the next check.
     """
 
-    def __init__(self, connection: SupervisorConnection, number: int) -> None:
-        super().__init__(connection, number)
-        self.started = False
-        self.refusal: _Refusal | None = None
-        self.exit: _Exit | None = None
-        self.progress: deque[tuple[ProcessOutput, bool]] = deque()
-        self.taken = 0
-        self.polled = 0
-        self.closed = False
-        self.is_over = False
-        self._unread = 0
+    pause: float
 
-    def put(self, kind: int, payload: bytes) -> None:
-        try:
-            self._put(kind, payload)
-        except struct.error as error:
-            raise ProtocolError(f"a frame about a process cannot be read: {error}") from error
-
-    def _put(self, kind: int, payload: bytes) -> None:
-        if kind == Kind.STARTED:
-            self.started = True
-            self.refusal = _Refusal.model_validate_json(payload) if payload else None
-        elif kind == Kind.PROGRESS:
-            has_ended, *omitted, length = PROGRESS_HEAD.unpack_from(payload)
-            content = payload[PROGRESS_HEAD.size :]
-            self._unread += len(content)
-            if self._unread > _MOST_UNREAD or length > len(content) or (has_ended and self.exit is None):
-                raise ProtocolError("that output was not asked for")
-            self.progress.append((ProcessOutput(content[:length], content[length:], *omitted), has_ended))
-        elif kind == Kind.EXITED:
-            self.exit = _Exit(payload)
-        elif kind == Kind.TAKEN:
-            self.taken += 1
-        elif kind == Kind.POLLED:
-            self.polled += 1
-        else:
-            self.closed = True
-
-    def take(self) -> tuple[ProcessOutput, bool]:
-        output, has_ended = self.progress.popleft()
-        self._unread -= len(output.stdout) + len(output.stderr)
-        return output, has_ended
-
-    async def send(self, kind: Kind, *payload: bytes) -> None:
-        if not self.connection.alive:
-            raise self.lost()
-        # half a frame would be the end of all others
-        await to_the_end(self.connection.send(self.request(kind, *payload)))
-
-    def request(self, kind: Kind, *payload: bytes) -> bytes:
-        return frame(kind, PROCESS_HEAD.pack(self.number), *payload)
-
-    async def write(self, data: bytes) -> None:
-        """Send input piece by piece, each when the one before was taken."""
-        for start in range(0, len(data), MAX_INPUT_BYTES):
-            before = self.taken
-            await self.send(Kind.INPUT, data[start : start + MAX_INPUT_BYTES])
-            await self.wait_for(lambda before=before: self.taken > before)
-
-    async def receive(self, what: str) -> None:
-        """Wait for the attribute ``what``. Raises a ``SandboxLostError`` if the sandbox ends before; see :meth:`wait_for`."""
-        await self.wait_for(lambda: bool(getattr(self, what)))
-
-    async def wait_for(self, arrived: Callable[[], bool]) -> None:
-        """Wait until something has arrived. Raises a ``SandboxLostError``, or a ``ValueError`` if it is closed before."""
-        if not await self.wait_until(lambda: arrived() or self.is_over):
-            raise self.lost()
-        if not arrived():
-            raise ValueError("the process was closed meanwhile")
-
-    def lost(self) -> SandboxLostError:
-        ending = self.connection.ending
-        reason = "it was not started" if ending is None else ending.lost
-        return SandboxLostError(f"the sandbox of the process was lost: {reason}")
-
-
-def _failure(refusal: _Refusal, request: ProcessRequest, limits: Limits) -> OSError:
-    if refusal.errno == errno.EAGAIN and Cause.PROCESSES in limits:
-        message = f"{refusal.message}: {limit_sentence(Cause.PROCESSES, limits[Cause.PROCESSES])}"
-        return BlockingIOError(refusal.errno, message)
-    name = request.cwd if refusal.cwd else request.argv[0]
-    return OSError(refusal.errno, refusal.message, None if name is None else os.fspath(name))
+    async def check(self) -> str | None:
+        """The setting that is exceeded, with its value, or ``None``."""
+        ...
 
 
 class SandboxProcess:
@@ -180,11 +66,13 @@ class SandboxProcess:
 
     def __init__(
         self,
-        channel: _ProcessChannel,
+        channel: ProcessChannel,
         request: ProcessRequest,
-        close: Callable[[_ProcessChannel], Awaitable[None]],
+        limits: Limits,
+        close: Callable[[ProcessChannel], Awaitable[None]],
     ) -> None:
         self._channel = channel
+        self._limits = limits
         self._close = close
         self.args = [*map(os.fspath, request.argv)]
         self._reading = Turns()
@@ -203,6 +91,11 @@ class SandboxProcess:
     def timed_out(self) -> bool:
         """Whether its time was over."""
         return self._channel.exit is not None and self._channel.exit.timed_out
+
+    @property
+    def limit(self) -> str | None:
+        """The limit of the sandbox that it ran into, in a sentence, if it has failed and that is known."""
+        return limit_of(self._channel, self._limits, ProcessOutput())
 
     async def read(self) -> ProcessOutput:
         """Wait for output. Returns an empty one once the process has ended and everything was read."""
@@ -225,7 +118,7 @@ class SandboxProcess:
             # a question from a wait that was cancelled is answered, too
             parts: list[ProcessOutput] = []
             while self._asked:
-                await channel.receive("progress")
+                await channel.wait_for(lambda: bool(channel.progress))
                 output, self._has_ended = channel.take()
                 self._asked -= 1
                 parts.append(output)
@@ -269,7 +162,7 @@ class SandboxProcess:
         """Wait until it has ended, and return its exit code. What it leaves running ends with :meth:`aclose`."""
         if self._channel.exit is None:
             self._require_open()
-        await self._channel.receive("exit")
+        await self._channel.wait_for(lambda: self._channel.exit is not None)
         assert self._channel.exit is not None, "it has come"
         return self._channel.exit.code
 
@@ -293,7 +186,7 @@ class SandboxProcess:
         Raises a ``ValueError`` if no signal has this number.
         """
         self._require_open()
-        if not 0 < number <= _MOST_SIGNALS:
+        if not 0 < number <= MOST_SIGNALS:
             raise ValueError(f"no signal has the number {number}")
         await self._channel.send(Kind.SIGNAL, bytes([number]))
 
@@ -360,6 +253,9 @@ class ProcessServer:
         connection: The stream to the supervisor.
         sandbox: The sandbox.
         home: The directory below the workspace in which they start.
+
+    Attributes:
+        quota: Limits what they add to the workspace; ``None`` for no limit.
     """
 
     def __init__(self, connection: SupervisorConnection, sandbox: Sandbox, *, home: str = "") -> None:
@@ -367,7 +263,10 @@ class ProcessServer:
         self._limits = sandbox.limits
         self._apart = sandbox.keeps_processes_apart
         self._home = home
-        self._channels: set[_ProcessChannel] = set()
+        self.quota: Quota | None = None
+        self._watching: asyncio.Task[None] | None = None
+        """Counts what the processes add to the workspace, while some run."""
+        self._channels: set[ProcessChannel] = set()
 
     async def start(self, request: ProcessRequest, *, has_input: bool = True) -> SandboxProcess:
         """Start a process. Raises as :meth:`run` does."""
@@ -375,14 +274,14 @@ class ProcessServer:
         start = self._start_frame(channel, request, has_input=has_input, runs_out=False)
         try:
             await to_the_end(self._connection.send(start))
-            await channel.receive("started")
+            await channel.wait_for(lambda: channel.started)
         except BaseException:
             await to_the_end(self._close(channel))
             raise
         if channel.refusal is not None:
             self._forget(channel)
-            raise _failure(channel.refusal, request, self._limits)
-        return SandboxProcess(channel, request, self._close)
+            raise failure_of(channel.refusal, request, self._limits)
+        return SandboxProcess(channel, request, self._limits, self._close)
 
     async def run(
         self, request: ProcessRequest, input: Input | None = None, on_output: OutputCallback | None = None
@@ -415,24 +314,26 @@ class ProcessServer:
             else:
                 await to_the_end(self._close(channel))
         if channel.refusal is not None:
-            raise _failure(channel.refusal, request, self._limits)
+            raise failure_of(channel.refusal, request, self._limits)
         output = ProcessOutput(stdout.content(), stderr.content(), stdout.omitted, stderr.omitted)
         return self._result(channel, request, output)
 
-    def _new_channel(self) -> _ProcessChannel:
+    def _new_channel(self) -> ProcessChannel:
         connection = self._connection
         if len(connection.processes) >= MAX_PROCESSES:
             raise BlockingIOError(
                 errno.EAGAIN, f"there may be {MAX_PROCESSES} processes in a sandbox at a time"
             )
-        channel = _ProcessChannel(connection, connection.next_process)
+        channel = ProcessChannel(connection, connection.next_process)
         connection.processes[channel.number] = channel
         self._channels.add(channel)
+        if self.quota is not None and self._watching is None:
+            self._watching = asyncio.create_task(self._watch(self.quota))
         connection.next_process += 1
         return channel
 
     def _start_frame(
-        self, channel: _ProcessChannel, request: ProcessRequest, *, has_input: bool, runs_out: bool
+        self, channel: ProcessChannel, request: ProcessRequest, *, has_input: bool, runs_out: bool
     ) -> bytes:
         if self._home:
             request = replace(request, cwd=os.path.join(self._home, request.cwd or ""))
@@ -442,13 +343,16 @@ class ProcessServer:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), os.fspath(request.argv[0]))
         return channel.request(Kind.START, content)
 
-    def _forget(self, channel: _ProcessChannel) -> None:
+    def _forget(self, channel: ProcessChannel) -> None:
         self._connection.processes.pop(channel.number, None)
         self._channels.discard(channel)
+        if not self._channels and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
         channel.is_over = True
         channel.wake()
 
-    async def _close(self, channel: _ProcessChannel) -> None:
+    async def _close(self, channel: ProcessChannel) -> None:
         """End a process with all that it has started. Ends the sandbox if that is not possible."""
         connection = self._connection
         try:
@@ -462,32 +366,34 @@ class ProcessServer:
         finally:
             self._forget(channel)
 
+    async def _watch(self, quota: Quota) -> None:
+        while True:
+            await asyncio.sleep(quota.pause)
+            if (exceeded := await quota.check()) is None:
+                continue
+            # which of them has added so much is not known
+            for channel in [*self._channels]:
+                channel.limit = limit_sentence(Cause.DISK, exceeded)
+                with suppress(SandboxLostError):
+                    await channel.send(Kind.SIGNAL, bytes([KILL_TREE]))
+
     async def close(self) -> None:
         """End all processes that were started here."""
         for channel in [*self._channels]:
             await to_the_end(self._close(channel))
 
     def _result(
-        self, channel: _ProcessChannel, request: ProcessRequest, output: ProcessOutput
+        self, channel: ProcessChannel, request: ProcessRequest, output: ProcessOutput
     ) -> ProcessResult:
         ended, args = channel.exit, [*map(os.fspath, request.argv)]
         assert ended is not None, "its end comes before the last of its output"
         if ended.timed_out:
             raise subprocess.TimeoutExpired(args, request.timeout or 0.0, output.stdout, output.stderr)
-        code = ended.code if ended.code >= 0 else 128 - ended.code
-        limit = diagnose(
-            self._limits,
-            exit_code=code,
-            output=(output.stderr or output.stdout)[-_EXAMINED:].decode(errors="replace"),
-            # others may have been killed meanwhile
-            oom_kills=ended.oom_kills if code == KILLED else 0,
-            fork_failures=ended.fork_failures,
-        )
-        return ProcessResult(args, ended.code, output, limit)
+        return ProcessResult(args, ended.code, output, limit_of(channel, self._limits, output))
 
 
 async def _collect(
-    channel: _ProcessChannel, ask: bytes, tail: Mapping[StreamName, _Tail], on_output: OutputCallback | None
+    channel: ProcessChannel, ask: bytes, tail: Mapping[StreamName, _Tail], on_output: OutputCallback | None
 ) -> None:
     """Read all that a process writes, after the first question for it. Returns at once if the process was refused."""
     while True:
@@ -507,7 +413,7 @@ async def _collect(
             return
 
 
-async def _feed(channel: _ProcessChannel, input: Input) -> None:
+async def _feed(channel: ProcessChannel, input: Input) -> None:
     if isinstance(input, bytes):
         await channel.write(input)
     else:

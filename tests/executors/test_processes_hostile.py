@@ -98,6 +98,21 @@ async def test_too_many_processes_are_an_error_that_names_the_limit(
     assert (await small.processes.run(["echo", "room again"])).stdout == b"room again\n"
 
 
+async def test_what_processes_add_to_the_workspace_is_limited(kind: Kind, tmp_path: Path) -> None:
+    executor = kind.make(work_dir=tmp_path, workspace_mib=8)
+    fill = ["sh", "-c", "n=0; while :; do head -c 1000000 /dev/zero > part$n; n=$((n+1)); sleep 0.01; done"]
+    result = await executor.processes.run(fill)
+    assert result.returncode == -signal.SIGKILL
+    assert result.limit is not None
+    assert "workspace_mib: 8" in result.limit
+    for part in tmp_path.iterdir():
+        part.unlink()
+    async with await executor.processes.start(fill) as job:
+        assert await job.wait() == -signal.SIGKILL
+        assert "workspace_mib: 8" in str(job.limit)
+    await executor.stop()
+
+
 async def test_a_fork_bomb_ends_with_its_handle(small: SandboxedCodeExecutor) -> None:
     bomb = "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n  try: os.fork() or os.setsid()\n  except OSError: pass"
     job = await small.processes.start(["python3", "-c", bomb])
