@@ -13,6 +13,8 @@ from codeact_team.core.events import (
     ModelCallBegan,
     ModelCallEnded,
     ModelCallPutOff,
+    ProcessBegan,
+    ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
     SandboxPreparing,
@@ -65,6 +67,10 @@ def test_what_is_waited_for_is_said_with_its_time_and_limit(clock: Clock):
     ended = ToolCallEnded(span=3, agent="coder", name="stock", outcome=CallOutcome.OK)
     assert said(ended) == "code runs 0:00:56 of 0:01:00"
     assert said(BlockEnded(span=2, agent="coder")) == "working 0:00:07"
+    assert said(ProcessBegan(span=5, argv=["make", "all"])) == "make runs 0:00:07"
+    assert said(ProcessEnded(span=5, returncode=0)) == "working 0:00:07"
+    # nobody waits for it
+    assert said(ProcessBegan(span=6, argv=["serve"], is_job=True)) == "working 0:00:14"
 
 
 def test_a_call_that_is_put_off_says_until_when(clock: Clock):

@@ -30,6 +30,8 @@ from codeact_team.core.events import (
     MessageSent,
     ModelCallBegan,
     Output,
+    ProcessBegan,
+    ProcessEnded,
     RunBegan,
     ToolCallBegan,
     ToolCallEnded,
@@ -351,6 +353,21 @@ def called(span: int, outcome: CallOutcome = CallOutcome.OK, error: str = "") ->
     return ToolCallEnded(
         span=span, agent="executor", name="orders.get", outcome=outcome, error=error, seconds=0.25
     )
+
+
+async def test_a_process_of_a_program_is_one_line_once_it_has_ended(capsys: pytest.CaptureFixture[str]):
+    shown = await told(
+        capsys,
+        ProcessBegan(span=1, argv=["serve", "8000"], is_job=True, at=1.0),
+        ProcessBegan(span=2, argv=["sh", "-c", "exit 3"], at=1.0),
+        ProcessEnded(span=2, returncode=3, at=3.5),
+        ProcessBegan(span=3, argv=["nothing"], at=1.0),
+        ProcessEnded(span=3, error="FileNotFoundError: there is none", at=1.0),
+    )
+    assert shown.splitlines() == [
+        "$ sh -c 'exit 3' · exit code 3 · 2.5 s",
+        "$ nothing · FileNotFoundError: there is none · 0.0 s",
+    ]
 
 
 BLOCK = BlockBegan(span=1, agent="executor", blocks=[])

@@ -39,6 +39,7 @@ from codeact_team.core.events import (
     RunBegan,
     RunEnded,
 )
+from codeact_team.core.places import put
 from codeact_team.errors import JournalError
 from codeact_team.models.clients import ModelCall, wrap_client
 from codeact_team.runs.inspect_logs import write_log
@@ -165,6 +166,25 @@ async def test_a_log_holds_model_calls_code_its_output_pictures_and_calls_of_too
     # what is large is held once
     [raw] = read(tmp_path / f"log.{kind}").samples or []
     assert any(PIXEL_TEXT in text for text in raw.attachments.values())
+
+
+async def test_a_process_of_a_program_is_told_with_its_output(tmp_path: Path):
+    with recorded(tmp_path, end=result(RunEnding.ACCEPTED)):
+        async with own_session() as executor:
+            put(executor, "config.code_executor")
+            await executor.processes.run(["sh", "-c", "echo out; exit 3"])
+            with pytest.raises(FileNotFoundError):
+                await executor.processes.run(["no-such-program"], cwd=".")
+    (sample,) = logged(tmp_path)
+    failed, missing = events(sample, ToolEvent)
+    assert (failed.function, failed.arguments) == (
+        "run_process",
+        {"argv": ["sh", "-c", "echo out; exit 3"], "cwd": None},
+    )
+    assert (failed.result, failed.metadata) == ("out\n", {"agent": "", "exit_code": 3})
+    assert failed.error is None
+    assert missing.error is not None
+    assert "FileNotFoundError" in missing.error.message
 
 
 async def test_approvals_questions_and_verdicts_are_told(tmp_path: Path):

@@ -24,6 +24,8 @@ from codeact_team.core.events import (
     ModelCallBegan,
     ModelCallEnded,
     Opened,
+    ProcessBegan,
+    ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
     RunBegan,
@@ -95,6 +97,9 @@ def everywhere(text: str, shown: Shown) -> Iterator[Event]:
     yield Judged(agent=agent, accepted=False, problems=[text], next_step=text, answer=text)
     yield BudgetSpent(spent={"cost": 0.5}, left={}, currency=text, unpriced=[text], used_up=text)
     yield SandboxLost(sandbox=text, reason=text)
+    yield ProcessBegan(span=8, agent=agent, argv=[text, text], cwd=text)
+    yield ProcessEnded(span=8, agent=agent, returncode=1, limit=text, error=text)
+    yield ProcessBegan(span=9, agent=agent, argv=[text], is_job=True)
     yield ToolCallBegan(span=6, agent=agent, name=text, arguments=text)
     yield QuestionAsked(span=7, agent=agent, text=text)
     yield RunEnded(span=1)

@@ -24,6 +24,8 @@ from codeact_team.core.events import (
     Code,
     MessageSent,
     OpenQuestion,
+    ProcessBegan,
+    ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
     RunBegan,
@@ -133,11 +135,27 @@ def test_a_run_that_was_killed_says_what_has_no_end():
             RunBegan(span=1, task="Look."),
             BlockBegan(span=2, agent="coder", blocks=[Code("python", "tools.buy(1)")]),
             ToolCallBegan(span=3, parent=2, agent="coder", name="buy", arguments='{"pieces": 1}'),
+            ProcessBegan(span=4, argv=["make", "all things"], is_job=True),
         ]
     )
+    assert "No end is recorded of a process: <code>make &#39;all things&#39;</code>" in told
     assert "no end" in told.partition("<main>")[0]
     assert "No end is recorded of this code" in told
     assert "No end is recorded of a call of a tool: <code>tools.buy {&#34;pieces&#34;: 1}</code>" in told
+
+
+def test_a_process_of_a_program_is_one_line():
+    told = page(
+        [
+            ProcessBegan(span=2, argv=["grep", "-q", "a b"], at=1.0),
+            ProcessEnded(span=2, returncode=1, at=2.5),
+        ]
+    )
+    (line,) = [line for line in told.splitlines() if "grep" in line]
+    assert (
+        "✗ <code>$ grep -q &#39;a b&#39;</code> · exit code 1 · 1.5 s"
+        in line + told.partition(line)[2][:60].strip()
+    )
 
 
 def test_a_run_that_is_parked_says_for_which_question():

@@ -383,6 +383,27 @@ async def test_a_question_to_a_person_is_a_span_and_its_answer_an_event(spans: S
     assert dict(approval.attributes or {})["codeact_team.tools.approvals.decision"] == "allowed"
 
 
+@pytest.mark.parametrize("contents", [False, True])
+async def test_a_process_of_a_program_is_a_span(
+    spans: Spans, contents: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(CONTENTS, "true" if contents else "false")
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
+        async with own_session() as executor:
+            await executor.processes.run(["sh", "-c", "exit 3"])
+            async with await executor.processes.start(["true"]) as job:
+                await job.wait()
+    failed, ended = spans.named("run_process")
+    known = dict(failed.attributes or {})
+    assert (known["process.exit.code"], known["error.type"]) == (3, "exit_code")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert ended.status.status_code is StatusCode.UNSET
+    assert json.loads(str(known.get("process.command_args", "null"))) == (
+        ["sh", "-c", "exit 3"] if contents else None
+    )
+
+
 async def test_work_that_is_cancelled_ends_its_spans(spans: Spans):
     with Dispatcher() as dispatcher:
         telemetry.trace(dispatcher, str)
