@@ -320,6 +320,10 @@ class HostedProcess:
         if len(pieces) == 1:
             pieces.append(b"")
             dropped.append(0)
+        if self._code is not None:
+            # a full one was read no further
+            for output in self.outputs:
+                output.read_rest()
         has_ended = self._code is not None and not any(output.size for output in self.outputs)
         self._send(Kind.PROGRESS, PROGRESS_HEAD.pack(has_ended, *dropped, len(pieces[0])), *pieces)
         if has_ended and self._runs_out:
