@@ -1,4 +1,4 @@
-"""Processes in the sandbox of an executor, beside the code that it runs."""
+"""Programs that run in the sandbox of an executor, next to its blocks."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class ProcessServers:
         return ProcessServer(connection, sandbox) if connection and connection.alive else None
 
     async def get(self, user: str | None, sandbox: Sandbox) -> ProcessServer:
-        """That of a user, ``None`` for that of the code, beside whom no other program may run meanwhile.
+        """That of a user, ``None`` for that of the code, who may run no other program meanwhile.
 
         Raises:
-            LookupError: If there is no such user.
-            SandboxError: If it cannot start, for example because there is no Python.
+            LookupError: If no such user exists.
+            SandboxError: If it cannot start, for example because it has no Python.
         """
         async with self._turns:
             if (server := self.running(user, sandbox)) is not None:
@@ -97,7 +97,7 @@ class _BlockProcess(Process):
 
 
 class BlockSandbox:
-    """A sandbox in which processes run, for blocks as processes among them: what it interrupts and kills is the present block."""
+    """A sandbox in which processes run, for blocks as processes among them: it interrupts and kills the present block only."""
 
     def __init__(self, sandbox: Sandbox, server: ProcessServer) -> None:
         self._sandbox = sandbox
@@ -130,15 +130,15 @@ class BlockSandbox:
 
 
 class Processes:
-    """Runs programs in the sandbox of an executor, which starts on first use: several at once, and beside blocks.
+    """Runs programs in the sandbox of an executor, which starts on first use: several at once, and next to blocks.
 
     They start in the workspace, with the variables of the sandbox, and share its limits with the code; each takes one process
     more, which ends whatever it leaves behind. They are no part of the interpreter's state: if that is interrupted or lost, they
     run on. They end when the executor is restarted or stopped.
 
     Each is an effect of the current dispatcher, else of the one that was current when the executor was made. In a run that is
-    recorded and resumed, a process that had ended is answered from the journal and does not run again. Of one that had not
-    ended nobody knows what it has done: :meth:`run` and :meth:`start` raise a ``SandboxError`` that says so.
+    recorded and resumed, a process that had ended is answered from the journal and does not run again. The
+    effects of one that had not ended are unknown: :meth:`run` and :meth:`start` raise a ``SandboxError`` that says so.
 
     Args:
         executor: The executor.
@@ -165,28 +165,28 @@ class Processes:
         on_output: OutputCallback | None = None,
         check: bool = False,
     ) -> ProcessResult:
-        """Run a program to its end, as :func:`subprocess.run` does; what it has left running ends with it.
+        """Run a program to its end, as :func:`subprocess.run` does; its remaining children end with it.
 
         Args:
             argv: The program and its arguments. No shell reads them: ``["sh", "-c", code]`` runs one.
-            input: What it reads from stdin: bytes, or pieces as they come. Default: nothing.
-            env: Variables beside those of the sandbox.
+            input: The content of stdin: bytes, or pieces as they come. Default: nothing.
+            env: Variables in addition to those of the sandbox.
             cwd: Its directory: below the workspace, or absolute, as the sandbox sees it. Default: the workspace.
             timeout: Seconds after which it is killed with all that it has started. Default: no limit.
             stderr: ``together`` to have stderr in stdout, in the order of writing.
             output_limit: How many bytes of each stream are kept, the newest; at most 64 MiB.
             user: The name or number of another user of the sandbox. Only a container has others.
-            on_output: Awaited with ``"stdout"`` or ``"stderr"``, and each piece of output as it comes. What it raises ends the
-                process.
+            on_output: Awaited with ``"stdout"`` or ``"stderr"``, and each piece of output as it comes. An exception of it
+                ends the process.
             check: Whether an exit code other than 0 is an error.
 
         Raises:
             subprocess.TimeoutExpired: If its time was over. It has the output so far.
             subprocess.CalledProcessError: With ``check``, if it has failed.
-            OSError: If it cannot be started: a ``FileNotFoundError`` if there is no such program or directory, a
-                ``NotADirectoryError``, a ``PermissionError``, a ``BlockingIOError`` if there are too many processes.
+            OSError: If it cannot be started: a ``FileNotFoundError`` for an unknown program or directory, a
+                ``NotADirectoryError``, a ``PermissionError``, a ``BlockingIOError`` for too many processes.
             ValueError: If an argument cannot be passed on, such as one with a null byte.
-            LookupError: If there is no such user.
+            LookupError: If no such user exists.
             SandboxError: If the sandbox cannot start, has no Python, or ends meanwhile; or if the run was resumed, and had been
                 interrupted while the process ran.
         """
@@ -216,7 +216,7 @@ class Processes:
 
         Args:
             argv: The program and its arguments, as for :meth:`run`.
-            env: Variables beside those of the sandbox.
+            env: Variables in addition to those of the sandbox.
             cwd: Its directory, as for :meth:`run`.
             timeout: Seconds after which it is killed with all that it has started. Default: no limit.
             stderr: ``together`` to have stderr in stdout, in the order of writing.

@@ -222,7 +222,7 @@ class FrameChannel:
             self._arrivals.discard(arrival)
 
     def wake(self) -> None:
-        """Have all readers look whether what they wait for has arrived."""
+        """Wake all readers, to look at the new frame."""
         for arrival in [*self._arrivals]:
             arrival.get_loop().call_soon_threadsafe(_wake, arrival)
 

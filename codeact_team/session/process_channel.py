@@ -1,4 +1,4 @@
-"""What comes of one process in a sandbox, checked, and what is sent to it."""
+"""The frames of one process in a sandbox, checked."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ProcessChannel(FrameChannel):
         started: Whether it is known to run, or not to.
         refusal: Why it does not.
         exit: How it has ended.
-        progress: What it has written, and whether it is all.
+        progress: Its unread output, and whether that is all.
         taken: How many pieces of input were taken.
         polled: How many questions whether it has ended were answered.
         closed: Whether nothing is left of it.

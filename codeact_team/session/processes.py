@@ -40,8 +40,8 @@ _CLOSE_TIMEOUT = 30.0
 """Seconds that a sandbox gets to end a process and all that it has started; after that, it ends itself."""
 
 
-class Quota(Protocol):
-    """Limits what is added to a workspace.
+class GrowthLimit(Protocol):
+    """Limits the growth of a workspace.
 
     Attributes:
         pause: Seconds until the next check.
@@ -105,7 +105,7 @@ class SandboxProcess:
         return ProcessOutput()
 
     async def read_available(self) -> ProcessOutput:
-        """Read what it has written so far, at most 256 KiB of each stream."""
+        """Read its output so far, at most 256 KiB of each stream."""
         return ProcessOutput() if self._has_ended else await self._read(Wait.NOT)
 
     async def _read(self, wait: Wait) -> ProcessOutput:
@@ -159,7 +159,7 @@ class SandboxProcess:
         return ended is not None and ended.leaves and not self._channel.closed
 
     async def wait(self) -> int:
-        """Wait until it has ended, and return its exit code. What it leaves running ends with :meth:`aclose`."""
+        """Wait until it has ended, and return its exit code. Its remaining children end with :meth:`aclose`."""
         if self._channel.exit is None:
             self._require_open()
         await self._channel.wait_for(lambda: self._channel.exit is not None)
@@ -255,7 +255,7 @@ class ProcessServer:
         home: The directory below the workspace in which they start.
 
     Attributes:
-        quota: Limits what they add to the workspace; ``None`` for no limit.
+        quota: Limits the growth of the workspace; ``None`` for no limit.
     """
 
     def __init__(self, connection: SupervisorConnection, sandbox: Sandbox, *, home: str = "") -> None:
@@ -263,7 +263,7 @@ class ProcessServer:
         self._limits = sandbox.limits
         self._apart = sandbox.keeps_processes_apart
         self._home = home
-        self.quota: Quota | None = None
+        self.quota: GrowthLimit | None = None
         self._watching: asyncio.Task[None] | None = None
         """Counts what the processes add to the workspace, while some run."""
         self._channels: set[ProcessChannel] = set()
@@ -366,7 +366,7 @@ class ProcessServer:
         finally:
             self._forget(channel)
 
-    async def _watch(self, quota: Quota) -> None:
+    async def _watch(self, quota: GrowthLimit) -> None:
         while True:
             await asyncio.sleep(quota.pause)
             if (exceeded := await quota.check()) is None:

@@ -150,7 +150,7 @@ class Kind(IntEnum):
     RESIZE = 18
     """Change the size of its terminal: ``rows`` and ``columns``. No answer."""
     READ = 19
-    """Ask for what it has written: a :class:`Wait`, one byte. Answered by ``PROGRESS``, at the latest when the next one comes."""
+    """Ask for its output: a :class:`Wait`, one byte. Answered by ``PROGRESS``, at the latest when the next one comes."""
     POLL = 20
     """Ask whether it has ended. Answered by ``POLLED``, before which an ``EXITED`` has come if so."""
     CLOSE = 21

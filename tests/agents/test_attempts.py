@@ -406,7 +406,7 @@ async def test_whoever_hears_of_what_is_promoted_hears_of_one_attempt(fresh_sess
 
 def test_it_needs_branches() -> None:
     class Unbranched(Session):
-        fork = SessionCodeExecutor.fork
+        fork = SessionCodeExecutor.fork  # pyright: ignore[reportAssignmentType]
 
     with pytest.raises(SettingError, match="attempts: Unbranched cannot be forked"):
         agent_of(replay(), Unbranched(), attempts=2)

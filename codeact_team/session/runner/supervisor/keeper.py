@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     """A request, see ``Kind.START``, and the standard streams of the process."""
 
 REPORT = struct.Struct("=Bi??")
-"""What a keeper sends: what it is, a number, and two facts."""
+"""A report of a keeper: its kind, a number, and two facts."""
 STARTED, NOT_STARTED, ENDED = range(3)
 """The process runs; or an ``errno``, and whether that is about its directory; or its status as :func:`os.waitpid` returns it,
 whether its time was over, and whether something that it has started still runs."""

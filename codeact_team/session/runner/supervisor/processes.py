@@ -479,7 +479,7 @@ class HostedProcesses:
             self._context.keepers.discard(process.keeper)
             process.on_keeper_end()
             if status:
-                # it was killed: what it kept are orphans now
+                # it was killed, and has left orphans
                 self._context.processes.end(self._context.is_orphan)
             self._keepers.prepare()
         self._keepers.on_child_end()
