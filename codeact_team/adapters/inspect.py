@@ -30,7 +30,7 @@ class SandboxSettings(BaseModel, extra="allow"):
         super().__init__(**settings)
 
     def __hash__(self) -> int:
-        # Inspect keeps what it has prepared in a set
+        # Inspect keeps the prepared ones in a set
         return hash(self.model_dump_json())
 
 
@@ -79,7 +79,7 @@ class CodeactEnvironment(SandboxEnvironment):
             return ExecResult(False, 127 if isinstance(error, FileNotFoundError) else 126, "", f"{error}\n")
 
     async def _finish(self, process: SandboxProcess, input: bytes) -> ExecResult[str]:
-        """Write ``input`` to a command, and read what it writes, until it ends."""
+        """Write ``input`` to a command, and read its output, until it ends."""
         tails, omitted = (bytearray(), bytearray()), 0
         try:
             await process.write(input)

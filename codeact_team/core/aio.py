@@ -215,7 +215,7 @@ class aclosing(Generic[T]):
 def _first(
     items: AsyncGenerator[T, None], *, firstiter: Callable[[AsyncGenerator[Any, Any]], None] | None
 ) -> Coroutine[Any, Any, T]:
-    """The first of the items, of a generator that no event loop is to close when nobody holds it any more."""
+    """The first of the items, of a generator that no event loop is to close once it is unreachable."""
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(firstiter=firstiter, finalizer=lambda _: None)
     try:

@@ -271,7 +271,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def lock(descriptor: int) -> bool:
-    """Lock an open file, as long as it is open. Returns whether nobody else had locked it."""
+    """Lock an open file, as long as it is open. Returns whether it was free."""
     try:
         if sys.platform == "linux":
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 0, 0))

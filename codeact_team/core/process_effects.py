@@ -17,7 +17,7 @@ from codeact_team.core.events import ProcessBegan, ProcessEnded
 from codeact_team.errors import JournalError, SandboxError, SandboxLostError
 
 _UNKNOWN = (
-    "the run was interrupted while the process {!r} ran. It is not known what it has done, and it was not run again: find out "
+    "the run was interrupted while the process {!r} ran. Its effects are not known, and it was not run again: find out "
     "before you do"
 )
 _Kind: TypeAlias = Literal["OSError", "LookupError", "SandboxLostError", "SandboxError"]
@@ -112,7 +112,7 @@ def outcome_of(data: JsonValue) -> ProcessOutcome:
     """The outcome that was dumped.
 
     Raises:
-        JournalError: If it is none, such as where a placeholder for a credential stands in its output.
+        JournalError: If it is none, such as where its output has a placeholder for a credential.
     """
     try:
         return _FORM.validate_python(data)
@@ -131,7 +131,7 @@ class ProcessEffect(Effect[ProcessOutcome]):
         executor: The executor.
         settings: All that the process is started with, as JSON, except for variables and input. It has ``argv`` and ``cwd``.
         env: Its variables.
-        input: What it reads; ``None`` if that is nothing, or not known yet.
+        input: The content of its stdin; ``None`` if that is empty, or not known yet.
     """
 
     form = _FORM

@@ -240,7 +240,7 @@ def _effect(event: _EffectBegan) -> _Begin:
             blocks = cast("JsonValue", [asdict(block) for block in event.blocks])
             begin.contents[names.ARGUMENTS] = {"blocks": blocks}
         case ProcessBegan():
-            # what is run may quote anything
+            # a program may quote anything
             begin = _Begin("run_process", {}, {names.PROCESS_ARGUMENTS: [*event.argv]})
         case ToolCallBegan():
             begin = _named("execute_tool", names.TOOL, event.name)

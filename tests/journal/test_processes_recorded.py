@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -229,7 +230,7 @@ async def test_a_process_that_was_cut_off_is_unknown_and_one_that_was_not_asked_
         with pytest.raises(asyncio.CancelledError):
             await waiting
     async with opened(tmp_path) as executor:
-        with pytest.raises(SandboxError, match="It is not known what it has done"):
+        with pytest.raises(SandboxError, match="Its effects are not known"):
             await executor.processes.start(sh("echo up; sleep 1000"))
         # the program may decide to do it once more
         async with await executor.processes.start(sh("echo up; sleep 1000")) as job:
@@ -307,6 +308,63 @@ async def test_code_finds_the_files_of_processes_also_after_a_resume(
         with pytest.raises(_FailedError):
             await work(fails=True)
         assert await work(fails=False) == "givenmore"
+
+
+async def test_what_runs_beside_a_process_that_was_under_way_is_answered_before_its_program_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def one(processes: Processes, up: asyncio.Event) -> str:
+        async def ready(stream: str, data: bytes) -> None:
+            up.set()
+
+        for _ in range(2):
+            with suppress(SandboxError):
+                return (
+                    await processes.run(sh("echo up; sleep $S"), on_output=ready, env={"S": "9"})
+                ).stdout.decode()
+        return "unknown"
+
+    async def others(processes: Processes, up: asyncio.Event) -> list[bytes]:
+        await up.wait()
+        return [(await processes.run(["echo", str(n)])).stdout for n in range(10)]
+
+    async with opened(tmp_path) as executor:
+        up = asyncio.Event()
+        first = asyncio.create_task(one(executor.processes, up))
+        before = await others(executor.processes, up)
+        # as a kill would leave it
+        shutil.copytree(tmp_path / "kept", tmp_path / "killed" / "kept")
+        first.cancel()
+        await asyncio.wait({first})
+    async with opened(tmp_path / "killed") as executor:
+        up = asyncio.Event()
+        up.set()
+        told, after = await asyncio.gather(one(executor.processes, up), others(executor.processes, up))
+    assert (told, after) == ("up\n", before)
+
+
+async def test_a_program_may_start_a_job_again_that_was_under_way(tmp_path: Path) -> None:
+    serve = sh("echo serving >> served.txt; echo up; sleep 1000")
+
+    async def ask(processes: Processes) -> list[bytes]:
+        asked: list[bytes] = []
+        for n in range(3):
+            async with await processes.start(["echo", str(n)]) as job:
+                asked.append((await job.read()).stdout)
+                assert await job.wait() == 0
+        return asked
+
+    async with opened(tmp_path) as executor:
+        async with await executor.processes.start(serve) as server:
+            assert (await server.read()).stdout == b"up\n"
+            before = await ask(executor.processes)
+            shutil.copytree(tmp_path / "kept", tmp_path / "killed" / "kept")
+    async with opened(tmp_path / "killed") as executor:
+        with pytest.raises(SandboxError, match="not known"):
+            await executor.processes.start(serve)
+        async with await executor.processes.start(serve) as server:
+            assert (await server.read()).stdout == b"up\n"
+            assert await ask(executor.processes) == before
 
 
 async def test_a_replay_answers_without_a_sandbox(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ class Recorder:
             await self.record_files(executor, block)
 
     async def _record_begin(self, executor: StreamingCodeExecutor) -> None:
-        """Record what is in a workspace before anything runs there: that belongs to no block."""
+        """Record the files of a workspace before anything runs there: they belong to no block."""
         if (workspace := workspace_of(executor)) in self._files:
             return
         await executor.start()

@@ -111,13 +111,13 @@ class Guard:
         return [one for one in (self.ruleset, self._separating) if one is not None]
 
     def enter_keeper(self) -> None:
-        """Guard against what this child, a keeper, will start: the supervisor, and this child itself."""
+        """Protect the supervisor, and this child, a keeper, from the programs that it will start."""
         self.enter_child()
         if self.can_shield:
             install_filter(assemble(_aimed_at(os.getpid())))
 
     def separate(self) -> None:
-        """Keep what this keeper will start from all processes but its own, where the kernel can."""
+        """Keep the programs of this keeper from the processes of others, where the kernel can."""
         if self.ruleset is None and self._separating is not None:
             enter_domain(self._separating)
 

@@ -346,7 +346,7 @@ class HostedProcess:
             self._send(Kind.TAKEN)
 
     def close(self) -> None:
-        """Close what this process holds for it, and with that have its keeper end it."""
+        """Close its streams and its control socket, which has its keeper end it."""
         self._close_streams()
         self._context.loop.forget(self._control.fileno())
         self._control.close()
