@@ -13,7 +13,7 @@ from codeact_team.agents.codeact.attempts import Attempt, Fork, Promotion
 from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResumed, SandboxLost
 from codeact_team.core.execution import Outcome
-from codeact_team.core.process_effects import ProcessJob
+from codeact_team.core.process_effects import ProcessJob, ProcessRun
 from codeact_team.errors import JournalError
 from codeact_team.runs.journal.blobs import Blobs
 from codeact_team.runs.journal.chat_input import RESET, UNDO, ChatInput
@@ -167,17 +167,18 @@ class History:
     def order(self) -> Sequence[int]:
         """The numbers of the effects that are not within others, in the order of their ends.
 
-        Jobs are not among them: what ends while one runs is asked for only when its program has got it.
+        A process that was under way comes last: what others did beside it is answered before its program acts on the loss.
+        Jobs are not among them: what has ended beside one is asked for only when its program has got it.
         """
-        settled = [
+        ended = [
             effect
             for effect in self._each_effect
-            if effect.is_settled
+            if (effect.is_settled or _is_run_under_way(effect))
             and effect.within is None
             and effect.kind != ProcessJob.kind
             and not effect.is_taken
         ]
-        return [effect.n for effect in sorted(settled, key=lambda effect: effect.ended)]
+        return [effect.n for effect in sorted(ended, key=_end_of)]
 
     def is_chosen(self, fork: EffectRecord) -> bool:
         """Whether one of the attempts of a fork was chosen."""
@@ -469,6 +470,14 @@ class History:
         if effect.attempt is not None or effect.owner is None:
             return effect.attempt
         return self._attempt_of(self._effects[effect.owner])
+
+
+def _is_run_under_way(effect: EffectRecord) -> bool:
+    return effect.kind == ProcessRun.kind and effect.state is EffectState.UNDER_WAY
+
+
+def _end_of(effect: EffectRecord) -> tuple[bool, int, int]:
+    return effect.ended < 0, effect.ended, effect.n
 
 
 def _agent_of(effect: EffectRecord) -> str:

@@ -67,6 +67,8 @@ class Resumption(RecordedAnswers):
         """The numbers of the effects of attempts, by their forks and their numbers from 1."""
         self._over: set[int] = set()
         """The numbers of attempts that are answered from the history alone."""
+        self._unknown: set[str] = set()
+        """The keys of effects whose outcome is unknown: their callers may ask for them once more."""
 
     @property
     def repeats(self) -> bool:
@@ -110,8 +112,9 @@ class Resumption(RecordedAnswers):
             await self._stop_again()
             raise asyncio.CancelledError
         could_repeat = not request.is_of_block and effect.unknown() is not None
-        if request.attempt in self._over or (could_repeat and self._history.has_more(request)):
-            raise JournalError(_OTHERWISE.format(effect.source))
+        is_otherwise = could_repeat and request.key not in self._unknown and self._history.has_more(request)
+        if request.attempt in self._over or is_otherwise:
+            raise JournalError(_OTHERWISE.format(effect.source or "the program"))
         if isinstance(effect, ChatInput):
             self._input = None
         loss = await self._restore(effect, request, END)
@@ -153,6 +156,7 @@ class Resumption(RecordedAnswers):
             loss = await self._restore(effect, request, record.n)
             return await self._recorder.perform(record.n, effect, partial(_with_loss, loss, do))
         outcome = effect.unknown()
+        self._unknown.add(request.key)
         await self._recorder.settle(effect, outcome)
         return outcome
 
