@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -40,7 +41,6 @@ from codeact_team.core.events import (
     Words,
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
-from codeact_team.core.process_effects import command_line
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.result import RunEnding, RunFile, RunResult
@@ -353,7 +353,7 @@ class Conversation(PromotedListener):
         if not isinstance(event, ProcessEnded) or (began := self._processes.pop(event.span, None)) is None:
             return
         how = f"exit code {event.returncode}" if event.error is None else _short(event.error)
-        line = f"$ {_short(command_line(began.argv))} · {how} · {event.at - began.at:.1f} s"
+        line = f"$ {_short(shlex.join(began.argv))} · {how} · {event.at - began.at:.1f} s"
         self._aside(event.agent, line, "dim" if event.returncode == 0 else "dim red")
 
     def _aside(self, agent: str, line: str, style: str = "dim") -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -207,8 +206,3 @@ class ProcessJob(ProcessEffect):
 
     kind = "job"
     is_job = True
-
-
-def command_line(argv: Sequence[str]) -> str:
-    """A program and its arguments as a person would enter them."""
-    return shlex.join(argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import re
+import shlex
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
@@ -19,7 +20,6 @@ from pygments.lexers.python import PythonLexer
 from pygments.lexers.shell import BashLexer
 
 from codeact_team.core.events import ArtifactReference
-from codeact_team.core.process_effects import command_line
 from codeact_team.core.visibility import cut, is_lexed_quickly, visible
 from codeact_team.runs.result import RunFile
 
@@ -107,7 +107,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions: dict[str, Any] = {"prose": prose, "code": code, "folded": folded, "command_line": command_line}
+    functions: dict[str, Any] = {"prose": prose, "code": code, "folded": folded, "command_line": shlex.join}
     made.globals.update(functions)
     return made
 
