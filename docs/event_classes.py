@@ -18,13 +18,16 @@ from pydantic import JsonValue
 
 from codeact_team.batch import results as batch_results
 from codeact_team.config.schema import markdown
-from codeact_team.core import effects, events
+from codeact_team.core import effects, events, process_events
 from codeact_team.core.effects import Event, SpanEvent
 from codeact_team.core.events import AgentEvent
 from codeact_team.core.settings import attribute_docs
 from codeact_team.runs import result as run_results
 
-_GROUPS = {"Events of a run": (events, effects, run_results), "Events of a batch": (batch_results,)}
+_GROUPS = {
+    "Events of a run": (events, process_events, effects, run_results),
+    "Events of a batch": (batch_results,),
+}
 """The modules that define them."""
 _COMMON = {field.name for base in (Event, SpanEvent, AgentEvent) for field in fields(base)}
 """The fields that the page describes once."""

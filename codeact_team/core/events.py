@@ -36,6 +36,8 @@ from codeact_team.core.execution import (
     CallOutcome,
     Outcome,
 )
+from codeact_team.core.process_events import ProcessBegan as ProcessBegan
+from codeact_team.core.process_events import ProcessEnded as ProcessEnded
 
 VERSION = 3
 """Of the events as JSON."""
@@ -271,40 +273,6 @@ class ToolListingEnded(EffectEnded):
     """Workbenches have answered, or failed to."""
 
     of: Sequence[str]
-
-
-@dataclass(kw_only=True)
-class ProcessBegan(EffectBegan):
-    """A program runs, or starts, a process in the sandbox of an executor.
-
-    Attributes:
-        argv: The program and its arguments.
-        cwd: Its directory, as it was given.
-        is_job: Whether it runs while other things happen.
-        variables: The names of the variables that it gets in addition to those of the sandbox.
-        input_size: How many bytes it reads from stdin, if that is known.
-    """
-
-    argv: Sequence[str]
-    cwd: str | None = None
-    is_job: bool = False
-    variables: Sequence[str] = ()
-    input_size: int | None = None
-
-
-@dataclass(kw_only=True)
-class ProcessEnded(EffectEnded):
-    """A process has ended, or was closed.
-
-    Attributes:
-        returncode: Its exit code, negative for a signal; ``None`` if it has none that is known.
-        limit: The limit of the sandbox that it ran into.
-        error: Why it could not start, was ended, or its end is not known.
-    """
-
-    returncode: int | None = None
-    limit: str | None = None
-    error: str | None = None
 
 
 @dataclass(kw_only=True)

@@ -167,8 +167,8 @@ class History:
     def order(self) -> Sequence[int]:
         """The numbers of the effects that are not within others, in the order of their ends.
 
-        A process that was under way comes last: what others did beside it is answered before its program acts on the loss.
-        Jobs are not among them: what has ended beside one is asked for only when its program has got it.
+        A process that was under way comes last, so that parallel effects are answered before its program reacts. Jobs are not
+        among them: a program gets its job first, and then asks for the effects that end while it runs.
         """
         ended = [
             effect

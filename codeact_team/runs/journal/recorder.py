@@ -295,9 +295,10 @@ class Recorder:
         try:
             with inside(n, effect):
                 if executor is not None:
-                    await self._record_begin(executor)
+                    if (workspace := workspace_of(executor)) not in self._files:
+                        await executor.start()
+                        await self.record_files(executor, 0)
                     if isinstance(effect, CodeEffect):
-                        workspace = workspace_of(executor)
                         self._at_work[n] = workspace, self._files.get(workspace, {})
                 outcome = await do()
                 # with its sandbox, the files may be gone
@@ -382,33 +383,23 @@ class Recorder:
         if workspace in self._files and not workspace.startswith("@"):
             await self.record_files(executor, block)
 
-    async def _record_begin(self, executor: StreamingCodeExecutor) -> None:
-        """Record the files of a workspace before anything runs there: they belong to no block."""
-        if (workspace := workspace_of(executor)) in self._files:
-            return
-        await executor.start()
-        async with self._files_turns:
-            if workspace not in self._files:
-                await self._record_files(executor, 0)
-
     async def record_files(self, executor: StreamingCodeExecutor, block: int) -> None:
-        """Record what a block, or a process, has changed in its workspace."""
-        async with self._files_turns:
-            await self._record_files(executor, block)
-
-    async def _record_files(self, executor: StreamingCodeExecutor, block: int) -> None:
-        try:
-            now = await self.files_of(executor)
-        except SandboxError as error:
-            logger.warning("what code has changed in its workspace is not recorded: %s", error)
-            return
+        """Record the changes of a block, or a process, in its workspace; 0 for the files before the first, which are no block's."""
         workspace = workspace_of(executor)
-        before = self._files.get(workspace, {})
-        entry = await to_the_end(asyncio.to_thread(self._changes, before, now))
-        self.know_files(executor, now)
-        if block <= self._last_known or entry["changed"] or entry["gone"]:
-            self.write(files={"workspace": workspace, "block": block, **entry})
-            await self.written()
+        async with self._files_turns:
+            if block == 0 and workspace in self._files:
+                return
+            try:
+                now = await self.files_of(executor)
+            except SandboxError as error:
+                logger.warning("what code has changed in its workspace is not recorded: %s", error)
+                return
+            before = self._files.get(workspace, {})
+            entry = await to_the_end(asyncio.to_thread(self._changes, before, now))
+            self.know_files(executor, now)
+            if block <= self._last_known or entry["changed"] or entry["gone"]:
+                self.write(files={"workspace": workspace, "block": block, **entry})
+                await self.written()
 
     def _changes(self, before: Files, now: Files) -> Fields:
         changed = as_entry({path: file for path, file in now.items() if before.get(path) != file})

@@ -1,0 +1,42 @@
+"""The events of processes that a program runs in a sandbox; a part of :mod:`codeact_team.core.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codeact_team.core.effects import EffectBegan, EffectEnded
+
+
+@dataclass(kw_only=True)
+class ProcessBegan(EffectBegan):
+    """A program runs, or starts, a process in the sandbox of an executor.
+
+    Attributes:
+        argv: The program and its arguments.
+        cwd: Its directory, as it was given.
+        is_job: Whether it runs while other things happen.
+        variables: The names of the variables that it gets in addition to those of the sandbox.
+        input_size: How many bytes it reads from stdin, if that is known.
+    """
+
+    argv: Sequence[str]
+    cwd: str | None = None
+    is_job: bool = False
+    variables: Sequence[str] = ()
+    input_size: int | None = None
+
+
+@dataclass(kw_only=True)
+class ProcessEnded(EffectEnded):
+    """A process has ended, or was closed.
+
+    Attributes:
+        returncode: Its exit code, negative for a signal; ``None`` if it has none that is known.
+        limit: The limit of the sandbox that it ran into.
+        error: Why it could not start, was ended, or its end is not known.
+    """
+
+    returncode: int | None = None
+    limit: str | None = None
+    error: str | None = None
