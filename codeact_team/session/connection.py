@@ -271,10 +271,7 @@ class SessionChannel(FrameChannel):
 
     async def send_whole(self, data: bytes) -> None:
         """Send frames; a cancellation takes effect only afterwards."""
-        if len(data) <= _AT_ONCE:
-            await self.send(data)
-        else:
-            await to_the_end(self.send(data))
+        await self.connection.send_whole(of_fork(self.number, data) if self.number else data)
 
     async def receive(self) -> tuple[int, bytes] | None:
         """Wait for the next frame; ``None`` once the stream has ended."""
@@ -412,6 +409,13 @@ class SupervisorConnection:
             await self._process.write(data)
         finally:
             self._sending.pass_on()
+
+    async def send_whole(self, data: bytes) -> None:
+        """Send frames; a cancellation takes effect before or after, so that they are whole."""
+        if len(data) <= _AT_ONCE:
+            await self.send(data)
+        else:
+            await to_the_end(self.send(data))
 
     async def read_for(self, channel: FrameChannel, arrived: Callable[[], bool]) -> None:
         """Read what comes next, for any channel, unless another task does, and something has come for ``channel`` meanwhile."""

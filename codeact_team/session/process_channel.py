@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from pydantic import BaseModel
 
-from codeact_team.core.aio import to_the_end
 from codeact_team.errors import SandboxLostError
 from codeact_team.sandbox.base import KILLED, Cause, Limits, diagnose, limit_sentence
 from codeact_team.sandbox.processes import ProcessOutput, ProcessRequest
@@ -114,8 +113,7 @@ class ProcessChannel(FrameChannel):
     async def send(self, kind: Kind, *payload: bytes) -> None:
         if not self.connection.alive:
             raise self.lost()
-        # half a frame would be the end of all others
-        await to_the_end(self.connection.send(self.request(kind, *payload)))
+        await self.connection.send_whole(self.request(kind, *payload))
 
     def request(self, kind: Kind, *payload: bytes) -> bytes:
         return frame(kind, PROCESS_HEAD.pack(self.number), *payload)

@@ -273,7 +273,7 @@ class ProcessServer:
         channel = self._new_channel()
         start = self._start_frame(channel, request, has_input=has_input, runs_out=False)
         try:
-            await to_the_end(self._connection.send(start))
+            await self._connection.send_whole(start)
             await channel.wait_for(lambda: channel.started)
         except BaseException:
             await to_the_end(self._close(channel))
@@ -304,7 +304,7 @@ class ProcessServer:
         stdout, stderr = _Tail(request.output_limit), _Tail(request.output_limit)
         has_ended = False
         try:
-            await to_the_end(self._connection.send(b"".join((*first, ask))))
+            await self._connection.send_whole(b"".join((*first, ask)))
             collecting = _collect(channel, ask, {"stdout": stdout, "stderr": stderr}, on_output)
             await (collecting if input is None else accompanied(_feed(channel, input), collecting))
             has_ended = True
@@ -402,7 +402,7 @@ async def _collect(
             return
         output, has_ended = channel.take()
         if not has_ended:
-            await to_the_end(channel.connection.send(ask))
+            await channel.connection.send_whole(ask)
         pieces: tuple[tuple[StreamName, bytes], ...] = (("stdout", output.stdout), ("stderr", output.stderr))
         for name, piece in pieces:
             if piece:

@@ -161,7 +161,8 @@ class _Keeper:
         return bool(orders)
 
     def _end_all(self) -> None:
-        while not self._processes.end_all():
+        # most leave nothing, and to look for it takes longer than to know that
+        while self._has_left() and not self._processes.end_all():
             pass
 
     def _note_end(self, *, timed_out: bool = False) -> None:

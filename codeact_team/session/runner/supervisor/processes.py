@@ -173,6 +173,8 @@ class HostedProcess:
         self._is_closing = False
         self._is_over = False
         self._is_reaped = False
+        self._held = b""
+        """A frame that is sent with the next one."""
         with ExitStack() as opened, ExitStack() as theirs:
             streams = self._open_streams(request, opened, theirs)
             self.keeper, self._control = keepers.get((request, streams))
@@ -287,8 +289,12 @@ class HostedProcess:
             output.read_rest()
         self._close_input()
         counted = map(_difference, self._context.usage.counts(), self._before)
-        self._send(Kind.EXITED, EXIT_HEAD.pack(code, timed_out, leaves, *counted))
+        # together with the last of its output, as two messages take longer
+        self._held = frame(Kind.EXITED, self._head, EXIT_HEAD.pack(code, timed_out, leaves, *counted))
         self._answer()
+        if self._held:
+            self._send_to_host(self._held)
+            self._held = b""
 
     def on_keeper_end(self) -> None:
         """Note that its keeper has ended, and with that everything that it kept."""
@@ -357,7 +363,8 @@ class HostedProcess:
             output.close()
 
     def _send(self, kind: Kind, *payload: bytes) -> None:
-        self._send_to_host(frame(kind, self._head, *payload))
+        held, self._held = self._held, b""
+        self._send_to_host(held + frame(kind, self._head, *payload))
 
 
 def refusal(number: int, *, is_about_directory: bool = False) -> bytes:
@@ -462,6 +469,8 @@ class HostedProcesses:
         if len(self._all) < MAX_PROCESSES:
             try:
                 self._all[number] = HostedProcess(self._context, self._keepers, number, request, self._send)
+                # while the program starts
+                self._keepers.prepare()
                 return
             except OSError as error:
                 problem = error.errno or errno.EIO
@@ -481,7 +490,6 @@ class HostedProcesses:
             if status:
                 # it was killed, and has left orphans
                 self._context.processes.end(self._context.is_orphan)
-            self._keepers.prepare()
         self._keepers.on_child_end()
         self._forget_gone()
 
