@@ -182,6 +182,11 @@ class SyncProcess(Synchronous[SandboxProcess]):
         """Whether its time was over."""
         return self.twin.timed_out
 
+    @property
+    def limit(self) -> str | None:
+        """The limit of the sandbox that it ran into, in a sentence, if it has failed and that is known."""
+        return self.twin.limit
+
     read = synchronous(SandboxProcess.read)
     read_available = synchronous(SandboxProcess.read_available)
     write = synchronous(SandboxProcess.write)
