@@ -1,7 +1,8 @@
 """The keeper of a process: its parent, which adopts whatever it leaves behind, and ends it.
 
-Each process that the host starts has a keeper of its own, a fork of the supervisor. What forks twice, or leaves its session,
-becomes a child of the keeper, so that it ends with the process, and that only.
+Each process that the host starts has a keeper to itself, a fork of the supervisor. What forks twice, or leaves its session,
+becomes a child of the keeper, so that it ends with the process, and that only. When nothing is left, the keeper is free for
+another process: to fork the supervisor takes longer than to start a program.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 
 REPORT = struct.Struct("=Bi??")
 """A report of a keeper: its kind, a number, and two facts."""
-STARTED, NOT_STARTED, ENDED = range(3)
-"""The process runs; or an ``errno``, and whether that is about its directory; or its status as :func:`os.waitpid` returns it,
-whether its time was over, and whether something that it has started still runs."""
+STARTED, NOT_STARTED, ENDED, FREE = range(4)
+"""The process runs, and whether its keeper can take another task when nothing of it is left; or an ``errno``, the same, and
+whether that is about its directory; or its status as :func:`os.waitpid` returns it, whether its time was over, and whether
+something that it has started still runs; or nothing of it is left."""
 
 _FIRST = 3
 _MOST_HANDED = 64 * KIB
@@ -43,24 +45,25 @@ _MOST_ORDERS = 4096
 _SIGNALS = [*(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})]
 
 
-def keep(control: socket, guard: Guard, task: Task | None) -> Never:
-    """In a fork of the supervisor, start a process, and keep it until ``control`` is closed.
+def keep(control: socket, guard: Guard, task: Task) -> Never:
+    """In a fork of the supervisor, start processes one after the other, and keep each, until ``control`` is closed.
 
     Args:
-        control: A socket to the supervisor. What comes is one byte each: the number of a signal, or ``KILL_TREE``.
-        guard: Keeps the process from what belongs to us.
-        task: What is requested, and the standard streams; ``None`` if that will come through ``control``; see :func:`hand`.
+        control: A socket to the supervisor. What comes is the number of a signal for the process, ``KILL_TREE``, or the next
+            task; see :func:`hand`.
+        guard: Keeps the processes from what belongs to us.
+        task: The first request, and the standard streams of its process.
     """
     code = 1
     try:
-        _Keeper(control, guard, task).run()
+        _Keeper(control, guard, task).run(task)
         code = 0
     finally:
         os._exit(code)
 
 
 def hand(control: socket, task: Task) -> bool:
-    """Hand a task to a keeper that waits for one. Returns whether that was possible: some are too large."""
+    """Hand a task to a keeper that is free. Returns whether that was possible: some are too large."""
     request, streams = task
     fds = [*{*streams}]
     message = marshal.dumps((request, [fds.index(fd) for fd in streams]))
@@ -73,82 +76,135 @@ def hand(control: socket, task: Task) -> bool:
     return True
 
 
-def _receive(control: socket) -> Task:
-    message, fds, _ = receive_with_descriptors(control, _MOST_HANDED)
-    if not message:
-        # it is not needed
-        os._exit(0)
-    request: dict[str, Any]
-    places: list[int]
-    request, places = marshal.loads(message)
-    return request, [fds[place] for place in places]
-
-
 class _Keeper:
-    def __init__(self, control: socket, guard: Guard, task: Task | None) -> None:
+    def __init__(self, control: socket, guard: Guard, task: Task) -> None:
         os.setsid()
         self._control = control
-        control.setblocking(True)
-        _close_others(control.fileno(), *(task[1] if task else ()), *guard.descriptors)
+        self._guard = guard
+        _close_others(control.fileno(), *task[1], *guard.descriptors)
+        self._home: int | None = None
+        # another user may not be allowed to enter the workspace
+        with suppress(OSError):
+            self._home = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._environment = dict(os.environ)
         adopt_orphans()
         self._child_ended, _ = notice_ended_children()
         self._processes = ProcessTree()
-        # before it exists: it must never run outside, and this process needs no more than it may have
+        # before any process exists: none must ever run outside, and this process needs no more than one may have
         limit(resource.RLIMIT_NOFILE, CODE_DESCRIPTORS)
         guard.enter_keeper()
-        self._request, streams = task or _receive(control)
-        if self._request["apart"]:
-            guard.separate()
-        self._leader = self._start(streams)
-        timeout = self._request["timeout"]
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._is_apart = False
+        self._leader = 0
+        self._runs_out = self._leaves = False
+        self._deadline: float | None = None
+        self._poll = select.poll()
+        for fd in (control.fileno(), self._child_ended):
+            self._poll.register(fd, select.POLLIN)
 
-    def _start(self, streams: Sequence[int]) -> int:
-        request, is_about_directory = self._request, False
-        try:
-            if request["cwd"] is not None:
-                is_about_directory = True
-                os.chdir(request["cwd"])
-                is_about_directory = False
-            leader = _spawn(request, streams)
-        except OSError as error:
-            self._report(NOT_STARTED, error.errno or 0, is_about_directory)
-            os._exit(0)
-        for fd in {*streams}:
-            os.close(fd)
-        self._processes.add(leader)
-        self._report(STARTED, leader)
-        return leader
+    def run(self, task: Task | None) -> None:
+        while task is not None:
+            self._keep(*task)
+            task = self._next_task()
 
-    def _report(self, what: int, number: int, first: bool = False, second: bool = False) -> None:
-        # the supervisor may have ended, which shows when this reads next
-        with suppress(OSError):
-            self._control.send(REPORT.pack(what, number, first, second))
+    def _next_task(self) -> Task | None:
+        message, fds = b"\0", list[int]()
+        # a signal may have come for a process that had just ended
+        while len(message) == 1:
+            message, fds, _ = receive_with_descriptors(self._control, _MOST_HANDED)
+        if not message:
+            return None
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        request: dict[str, Any]
+        places: list[int]
+        request, places = marshal.loads(message)
+        return request, [fds[place] for place in places]
 
-    def run(self) -> None:
-        poll = select.poll()
-        for fd in (self._control.fileno(), self._child_ended):
-            poll.register(fd, select.POLLIN)
-        goes_on = True
-        while goes_on and (self._leader or self._has_left()):
-            ready = {fd for fd, _ in poll.poll(self._time_left())}
+    def _keep(self, request: dict[str, Any], streams: Sequence[int]) -> None:
+        """Start a process, and return when nothing of it is left."""
+        if request["apart"] and not self._is_apart:
+            # the processes before have ended, so the next one may have their domain
+            self._guard.separate()
+            self._is_apart = True
+        if not self._start(request, streams):
+            return
+        while self._leader or self._has_left():
+            ready = {fd for fd, _ in self._poll.poll(self._time_left())}
             if self._child_ended in ready:
                 drain(self._child_ended)
                 self._processes.reap()
                 self._note_end()
             if self._control.fileno() in ready:
-                goes_on = self._obey()
+                self._obey()
             if not ready:
                 self._end_all()
                 self._note_end(timed_out=True)
-        self._end_all()
+        if self._leaves:
+            self._report(FREE)
+
+    def _start(self, request: dict[str, Any], streams: Sequence[int]) -> bool:
+        is_about_directory = False
+        try:
+            if self._home is not None:
+                os.fchdir(self._home)
+            if request["cwd"] is not None:
+                is_about_directory = True
+                os.chdir(request["cwd"])
+                is_about_directory = False
+            self._leader = self._spawn(request, streams)
+        except OSError as error:
+            self._report(NOT_STARTED, error.errno or 0, self._home is not None, is_about_directory)
+        finally:
+            for fd in {*streams}:
+                os.close(fd)
+        if not self._leader:
+            return False
+        self._processes.add(self._leader)
+        self._runs_out, self._leaves = request["runs_out"], False
+        timeout = request["timeout"]
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._report(STARTED, self._leader, self._home is not None)
+        return True
+
+    def _spawn(self, request: dict[str, Any], streams: Sequence[int]) -> int:
+        """Start the program in a session of its own. Without a fork of this process, which would take longer than all else."""
+        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+            (os.POSIX_SPAWN_DUP2, fd, there) for there, fd in enumerate(streams)
+        ]
+        if request["terminal"] is not None:
+            # the first terminal that the leader of a session opens controls it
+            actions[0] = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(streams[0]), os.O_RDWR, 0)
+        # the C library looks for the program by the variables of this process
+        os.environ.update(request["env"])
+        try:
+            return os.posix_spawnp(
+                request["argv"][0],
+                request["argv"],
+                os.environ,
+                file_actions=actions,
+                setsid=True,
+                # ignored signals stay ignored in a new program, and blocked ones blocked
+                setsigdef=_SIGNALS,
+                setsigmask=(),
+            )
+        finally:
+            for name in request["env"]:
+                if name in self._environment:
+                    os.environ[name] = self._environment[name]
+                else:
+                    del os.environ[name]
+
+    def _report(self, kind: int, number: int = 0, first: bool = False, second: bool = False) -> None:
+        # the supervisor may have ended, which shows when this reads next
+        with suppress(OSError):
+            self._control.send(REPORT.pack(kind, number, first, second))
 
     def _time_left(self) -> float | None:
         """Milliseconds."""
         return None if self._deadline is None else max(0.0, (self._deadline - time.monotonic()) * 1000)
 
-    def _obey(self) -> bool:
-        """Do what the supervisor demands. Returns whether more can come."""
+    def _obey(self) -> None:
+        """Do what the supervisor demands. Without a supervisor, end."""
         orders = self._control.recv(_MOST_ORDERS)
         for order in orders:
             if order == KILL_TREE:
@@ -158,7 +214,9 @@ class _Keeper:
                 # it may have ended, and a sandbox may refuse a signal
                 with suppress(OSError):
                     os.killpg(self._leader, order)
-        return bool(orders)
+        if not orders:
+            self._end_all()
+            os._exit(0)
 
     def _end_all(self) -> None:
         # most leave nothing, and to look for it takes longer than to know that
@@ -172,9 +230,10 @@ class _Keeper:
         # its number may be another's from now on
         self._leader = 0
         self._deadline = None
-        if self._request["runs_out"]:
+        if self._runs_out:
             self._end_all()
-        self._report(ENDED, status, timed_out, self._has_left())
+        self._leaves = self._has_left()
+        self._report(ENDED, status, timed_out, self._leaves)
 
     def _has_left(self) -> bool:
         """Whether something that the process has started still runs."""
@@ -189,24 +248,3 @@ def _close_others(*kept: int) -> None:
         os.closerange(last + 1, fd)
         last = fd
     os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-def _spawn(request: dict[str, Any], streams: Sequence[int]) -> int:
-    """Start the program in a session of its own. Without a fork of this process, which would take longer than all else."""
-    os.environ.update(request["env"])
-    actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
-        (os.POSIX_SPAWN_DUP2, fd, there) for there, fd in enumerate(streams)
-    ]
-    if request["terminal"] is not None:
-        # the first terminal that the leader of a session opens controls it
-        actions[0] = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(streams[0]), os.O_RDWR, 0)
-    return os.posix_spawnp(
-        request["argv"][0],
-        request["argv"],
-        os.environ,
-        file_actions=actions,
-        setsid=True,
-        # ignored signals stay ignored in a new program, and blocked ones blocked
-        setsigdef=_SIGNALS,
-        setsigmask=(),
-    )

@@ -13,7 +13,7 @@ import struct
 import termios
 
 # without the module around it, which takes longer to load than everything else here
-from _socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, socketpair
+from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -21,6 +21,7 @@ from functools import partial
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import (
     EXIT_HEAD,
+    KILL_TREE,
     MAX_PROCESSES,
     MAX_PROGRESS_BYTES,
     PROCESS_HEAD,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 REQUESTS = frozenset((Kind.START, Kind.INPUT, Kind.SIGNAL, Kind.RESIZE, Kind.READ, Kind.POLL, Kind.CLOSE))
 _KILLED = -9
+_MOST_FREE = 4
+"""How many keepers wait for the next process."""
 _SIZE = struct.Struct("=HHHH")
 _END_OF_INPUT = b"\4"
 """What a terminal takes for the end of the input."""
@@ -148,7 +151,7 @@ class HostedProcess:
     """A process of the host's, as its supervisor sees it.
 
     Attributes:
-        keeper: The process id of its keeper.
+        keeper: The process id of its keeper; 0 once nothing of it is left.
     """
 
     def __init__(
@@ -158,10 +161,12 @@ class HostedProcess:
         number: int,
         request: dict[str, Any],
         send: Callable[[bytes], None],
+        forget_gone: Callable[[], None],
     ) -> None:
         self._context = context
         self._head = PROCESS_HEAD.pack(number)
         self._send_to_host = send
+        self._forget_gone = forget_gone
         self._terminal: int | None = None
         self._wait: Wait | None = None
         self._code: int | None = None
@@ -172,15 +177,15 @@ class HostedProcess:
         self._has_started = False
         self._is_closing = False
         self._is_over = False
-        self._is_reaped = False
+        self._can_keep_another = False
         self._held = b""
         """A frame that is sent with the next one."""
         with ExitStack() as opened, ExitStack() as theirs:
             streams = self._open_streams(request, opened, theirs)
             self.keeper, self._control = keepers.get((request, streams))
             opened.pop_all()
-        loop = context.loop
-        loop.on_readable(self._control.fileno(), self._take_report)
+        self._keepers = keepers
+        context.loop.on_readable(self._control.fileno(), self._on_report)
 
     def _open_streams(self, request: dict[str, Any], ours: ExitStack, theirs: ExitStack) -> list[int]:
         """Open the standard streams of the process. Returns its own ends."""
@@ -188,7 +193,7 @@ class HostedProcess:
         loop, limit = self._context.loop, MAX_PROGRESS_BYTES if self._runs_out else int(request["limit"])
         listen = partial(UnreadOutput, loop, limit=limit, waits=self._runs_out, changed=self._answer)
         self.outputs: list[UnreadOutput] = []
-        ours.callback(self._close_streams)
+        ours.callback(self.close)
         if (terminal := request["terminal"]) is not None:
             master, slave = os.openpty()
             theirs.callback(os.close, slave)
@@ -217,9 +222,7 @@ class HostedProcess:
         if kind == Kind.INPUT:
             self._write(payload)
         elif kind == Kind.SIGNAL:
-            # its keeper may have ended with it
-            with suppress(OSError):
-                self._control.send(payload)
+            self._order(payload)
         elif kind == Kind.READ:
             if self._wait is not None:
                 self._tell()
@@ -232,10 +235,15 @@ class HostedProcess:
             self.resize(size["rows"], size["columns"])
         elif kind == Kind.CLOSE:
             self._is_closing = True
-            with suppress(OSError):
-                self._control.shutdown(SHUT_RDWR)
-            if self._is_reaped:
+            self._order(bytes([KILL_TREE]))
+            if not self.keeper:
                 self._send(Kind.CLOSED)
+
+    def _order(self, order: bytes) -> None:
+        if self.keeper:
+            # it may have been killed
+            with suppress(OSError):
+                self._control.send(order)
 
     def _write(self, data: bytes) -> None:
         pipe = self._input
@@ -258,26 +266,50 @@ class HostedProcess:
 
     # what happens
 
+    def _on_report(self) -> None:
+        self._take_report()
+        self._forget_gone()
+
     def _take_report(self) -> bool:
         """Read a report. Returns whether there may be another one."""
         try:
-            report = self._control.recv(REPORT.size)
+            report = self._control.recv(REPORT.size) if self.keeper else b""
         except OSError:
             return False
         if not report:
             # it has ended, which its end as a child shows, too
-            self._context.loop.forget(self._control.fileno())
+            if self.keeper:
+                self._context.loop.forget(self._control.fileno())
             return False
         what, number, first, second = REPORT.unpack(report)
+        if what in (STARTED, NOT_STARTED):
+            self._can_keep_another = first
         if what == STARTED:
             self._has_started = True
             if not self._runs_out:
                 self._send(Kind.STARTED)
-        elif what == NOT_STARTED:
-            self._refuse(number, is_about_directory=first)
+            return True
+        if what == NOT_STARTED:
+            self._refuse(number, is_about_directory=second)
         elif what == ENDED:
             self._end(os.waitstatus_to_exitcode(number), timed_out=first, leaves=second)
+        if what != ENDED or not second:
+            self._free()
         return True
+
+    def _free(self) -> None:
+        """Note that nothing of it is left, so that its keeper is free."""
+        self._context.loop.forget(self._control.fileno())
+        if self._can_keep_another:
+            self._keepers.release(self.keeper, self._control)
+        else:
+            self._control.close()
+        self._note_nothing_left()
+
+    def _note_nothing_left(self) -> None:
+        self.keeper = 0
+        if self._is_closing or not self._runs_out:
+            self._send(Kind.CLOSED)
 
     def _refuse(self, number: int, *, is_about_directory: bool = False) -> None:
         self._has_started = self._is_over = True
@@ -297,17 +329,19 @@ class HostedProcess:
             self._held = b""
 
     def on_keeper_end(self) -> None:
-        """Note that its keeper has ended, and with that everything that it kept."""
-        self._is_reaped = True
-        # a short process begins and ends at once
+        """Note that its keeper has ended by itself, or was killed."""
+        # what it has reported before still counts
         while self._take_report():
             pass
+        if not self.keeper:
+            return
         if not self._has_started:
             self._refuse(errno.EIO)
         elif self._code is None:
             self._end(_KILLED)
-        if self._is_closing or not self._runs_out:
-            self._send(Kind.CLOSED)
+        self._context.loop.forget(self._control.fileno())
+        self._control.close()
+        self._note_nothing_left()
 
     def _answer(self) -> None:
         """Answer the host's question for output, if any, and if it is time."""
@@ -338,7 +372,7 @@ class HostedProcess:
     @property
     def is_gone(self) -> bool:
         """Whether the host needs it no more, and nothing of it is left."""
-        return self._is_reaped and (self._is_closing or self._is_over)
+        return not self.keeper and (self._is_closing or self._is_over)
 
     def _close_input(self) -> None:
         if (pipe := self._input) is None:
@@ -352,12 +386,7 @@ class HostedProcess:
             self._send(Kind.TAKEN)
 
     def close(self) -> None:
-        """Close its streams and its control socket, which has its keeper end it."""
-        self._close_streams()
-        self._context.loop.forget(self._control.fileno())
-        self._control.close()
-
-    def _close_streams(self) -> None:
+        """Close its streams."""
         self._close_input()
         for output in self.outputs:
             output.close()
@@ -378,33 +407,28 @@ def _difference(after: int | None, before: int | None) -> int:
 
 
 class Keepers:
-    """Starts keepers, one of them ahead: to fork this process takes longer than to start a program."""
+    """Starts keepers, and has those that are free keep another process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._spare: tuple[int, socket] | None = None
+        self._free: dict[int, socket] = {}
+        """Those that wait for a task, by process id."""
         self._shield = b""
-        """What the spare one guards against besides."""
+        """What these guard against, in addition to what all do."""
 
     def get(self, task: Task) -> tuple[int, socket]:
         """A keeper for this task, and the socket to it. Raises an ``OSError`` if there can be none."""
         if self._shield != self._context.guard.shielding:
-            self.drop()
-        spare = self._spare
-        if spare is not None and hand(spare[1], task):
-            self._spare = None
-            return spare
-        return self._fork(task)
-
-    def prepare(self) -> None:
-        """Start one ahead, unless one waits."""
-        if self._spare is None:
-            # there may be no room at the moment
-            with suppress(OSError):
-                self._shield = self._context.guard.shielding
-                self._spare = self._fork(None)
-
-    def _fork(self, task: Task | None) -> tuple[int, socket]:
+            self._shield = self._context.guard.shielding
+            for control in self._free.values():
+                control.close()
+            self._free.clear()
+        while self._free:
+            keeper, control = self._free.popitem()
+            if hand(control, task):
+                return keeper, control
+            # the task is too large, or the keeper was killed
+            control.close()
         ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         try:
             if (keeper := self._context.fork()) == 0:
@@ -418,21 +442,17 @@ class Keepers:
         self._context.keepers.add(keeper)
         return keeper, ours
 
-    def on_child_end(self) -> None:
-        """Check whether the spare one has ended."""
-        if self._spare is not None and self._context.processes.status(self._spare[0]) is not None:
-            self._context.keepers.discard(self._spare[0])
-            self._spare[1].close()
-            self._spare = None
-
-    def drop(self) -> None:
-        """End the spare one."""
-        if self._spare is not None:
-            keeper, control = self._spare
-            self._spare = None
+    def release(self, keeper: int, control: socket) -> None:
+        """Take back a keeper that is free. It ends if enough others are."""
+        if len(self._free) < _MOST_FREE and self._shield == self._context.guard.shielding:
+            self._free[keeper] = control
+        else:
             control.close()
-            self._context.keepers.discard(keeper)
-            self._context.processes.forget(keeper)
+
+    def on_end(self, keeper: int) -> None:
+        """Note that a keeper has ended."""
+        if (control := self._free.pop(keeper, None)) is not None:
+            control.close()
 
 
 class HostedProcesses:
@@ -468,9 +488,9 @@ class HostedProcesses:
         problem = errno.EAGAIN
         if len(self._all) < MAX_PROCESSES:
             try:
-                self._all[number] = HostedProcess(self._context, self._keepers, number, request, self._send)
-                # while the program starts
-                self._keepers.prepare()
+                self._all[number] = HostedProcess(
+                    self._context, self._keepers, number, request, self._send, self._forget_gone
+                )
                 return
             except OSError as error:
                 problem = error.errno or errno.EIO
@@ -482,15 +502,17 @@ class HostedProcesses:
 
     def on_child_end(self) -> None:
         """Check whether keepers have ended."""
-        for process in list(self._all.values()):
-            if (status := self._context.processes.status(process.keeper)) is None:
+        for keeper in [*self._context.keepers]:
+            if (status := self._context.processes.status(keeper)) is None:
                 continue
-            self._context.keepers.discard(process.keeper)
-            process.on_keeper_end()
+            self._context.keepers.discard(keeper)
+            self._keepers.on_end(keeper)
+            for process in self._all.values():
+                if process.keeper == keeper:
+                    process.on_keeper_end()
             if status:
                 # it was killed, and has left orphans
                 self._context.processes.end(self._context.is_orphan)
-        self._keepers.on_child_end()
         self._forget_gone()
 
     def _forget_gone(self) -> None:
