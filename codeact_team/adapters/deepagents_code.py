@@ -91,7 +91,7 @@ def _opened(opening: SandboxOpening) -> Generator[SyncSandbox]:
 
 async def _allow_blocking() -> None:
     """The server of LangGraph forbids blocking calls in all event loops of its process; that of a sandbox serves it alone."""
-    blockbuster._skip.value = True  # pyright: ignore[reportPrivateUsage]
+    getattr(blockbuster, "_skip").value = True  # noqa: B009 - it has no public name
 
 
 class DockerProvider(_Provider):

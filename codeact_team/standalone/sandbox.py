@@ -41,18 +41,6 @@ OnText: TypeAlias = Callable[[str], Awaitable[None] | None]
 """Takes a piece of output. A function that is no coroutine is called in a thread."""
 
 
-def _while_open(
-    method: Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
-    """The end of the sandbox breaks a call off. A call raises a ``SandboxError`` then, and after the end."""
-
-    @wraps(method)
-    async def call(self: AsyncSandbox, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._until_closed(method(self, *args, **kwargs))  # pyright: ignore[reportPrivateUsage] (of its own class)
-
-    return call
-
-
 class AsyncSandbox:
     """An open sandbox, as ``async with open_sandbox(...)`` gives it. Its methods may be called side by side.
 
@@ -69,6 +57,18 @@ class AsyncSandbox:
         self._calls: set[asyncio.Task[Any]] = set()
         self._forks: list[AsyncSandbox] = []
         self._is_closed = False
+
+    @staticmethod
+    def _while_open(
+        method: Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[AsyncSandbox, P], Coroutine[Any, Any, T]]:
+        """The end of the sandbox breaks a call off. A call raises a ``SandboxError`` then, and after the end."""
+
+        @wraps(method)
+        async def call(self: AsyncSandbox, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await self._until_closed(method(self, *args, **kwargs))
+
+        return call
 
     @_while_open
     async def run_python(
