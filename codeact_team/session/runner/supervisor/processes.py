@@ -330,7 +330,7 @@ class HostedProcess:
 
     def on_keeper_end(self) -> None:
         """Note that its keeper has ended by itself, or was killed."""
-        # what it has reported before still counts
+        # its earlier reports still count
         while self._take_report():
             pass
         if not self.keeper:
