@@ -170,7 +170,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                 self._turns.pass_on()
 
     async def _process_server(self, user: str | None) -> ProcessServer:
-        await self.life.start(for_use=True)
+        if not self.life.ready:
+            await self.life.start(for_use=True)
         server = await self._runner.serve_processes(self._environment, self._turns, user)
         server.quota = self._environment.quota
         return server

@@ -237,7 +237,7 @@ class ProcessPerBlock(CodeRunner[_Program]):
         """Where the next block runs: what a sandbox starts by itself would end the processes in it."""
         sandbox = environment.sandbox
         assert sandbox is not None, "a block runs in a sandbox"
-        server = self._servers.running(None, sandbox)
+        server = self._servers.running(None)
         return sandbox if server is None else BlockSandbox(sandbox, server)
 
     async def serve_processes(
@@ -246,7 +246,7 @@ class ProcessPerBlock(CodeRunner[_Program]):
         sandbox = environment.sandbox
         assert sandbox is not None, "it runs"
         own = None if user is None or sandbox.is_own_user(user) else user
-        if (server := self._servers.running(own, sandbox)) is not None:
+        if (server := self._servers.running(own)) is not None:
             return server
         # a block that runs would share the sandbox with a supervisor that does not know of it
         async with turns:

@@ -33,13 +33,13 @@ class ProcessServers:
     """What starts processes in a sandbox, apart from that of a session: supervisors that run no blocks, one for each user."""
 
     def __init__(self) -> None:
-        self._connections: dict[str | None, SupervisorConnection] = {}
+        self._servers: dict[str | None, ProcessServer] = {}
         self._turns = Turns()
 
-    def running(self, user: str | None, sandbox: Sandbox) -> ProcessServer | None:
+    def running(self, user: str | None) -> ProcessServer | None:
         """That of a user, if it runs."""
-        connection = self._connections.get(user)
-        return ProcessServer(connection, sandbox) if connection and connection.alive else None
+        server = self._servers.get(user)
+        return server if server is not None and server.connection.alive else None
 
     async def get(self, user: str | None, sandbox: Sandbox) -> ProcessServer:
         """That of a user, ``None`` for that of the code, who may run no other program meanwhile.
@@ -49,7 +49,7 @@ class ProcessServers:
             SandboxError: If it cannot start, for example because it has no Python.
         """
         async with self._turns:
-            if (server := self.running(user, sandbox)) is not None:
+            if (server := self.running(user)) is not None:
                 return server
             connection = SupervisorConnection(sandbox, only_processes=True, user=user)
             try:
@@ -58,14 +58,14 @@ class ProcessServers:
                 if NO_SUCH_USER in str(error):
                     raise LookupError(f"the sandbox has no user {user!r}") from error
                 raise
-            self._connections[user] = connection
-            return ProcessServer(connection, sandbox)
+            server = self._servers[user] = ProcessServer(connection, sandbox)
+            return server
 
     async def close(self) -> None:
         """End them, with all that they have started."""
-        connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            await connection.end("it was closed")
+        servers, self._servers = self._servers, {}
+        for server in servers.values():
+            await server.connection.end("it was closed")
 
 
 class _BlockProcess(Process):

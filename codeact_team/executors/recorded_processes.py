@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from subprocess import TimeoutExpired
@@ -23,12 +22,14 @@ from codeact_team.errors import RecordedError, SandboxError, SandboxLostError
 from codeact_team.sandbox.base import Exit
 from codeact_team.sandbox.processes import (
     Input,
+    NewestOutput,
     OutputCallback,
     ProcessOutput,
     ProcessRequest,
     ProcessResult,
     StreamName,
     TerminalSize,
+    pass_on,
 )
 from codeact_team.session.processes import ProcessServer, SandboxProcess
 
@@ -38,8 +39,8 @@ Serve = Callable[[], Awaitable[ProcessServer]]
 
 def _settings_of(request: ProcessRequest) -> dict[str, JsonValue]:
     return {
-        "argv": [*map(os.fspath, request.argv)],
-        "cwd": None if request.cwd is None else os.fspath(request.cwd),
+        "argv": [*request.args],
+        "cwd": request.directory,
         "timeout": request.timeout,
         "stderr": request.stderr,
         "output_limit": request.output_limit,
@@ -159,11 +160,8 @@ async def run_recorded(
     raised.check(outcome)
     output = _output_of(outcome)
     if is_answered and on_output is not None:
-        pieces: tuple[tuple[StreamName, bytes], ...] = (("stdout", output.stdout), ("stderr", output.stderr))
-        for stream, data in pieces:
-            if data:
-                await on_output(stream, data)
-    args = [*map(os.fspath, request.argv)]
+        await pass_on(output, on_output)
+    args = request.args
     if outcome.timed_out:
         raise TimeoutExpired(args, request.timeout or 0.0, output.stdout, output.stderr)
     assert outcome.returncode is not None, "it has come to its end"
@@ -218,7 +216,7 @@ class Jobs:
             return started.result()
         outcome = task.result()
         raised.check(outcome)
-        return _AnsweredJob([*map(os.fspath, request.argv)], outcome)
+        return _AnsweredJob(request.args, outcome)
 
     async def settled(self) -> None:
         """Wait until the ends of all that have ended with the sandbox are recorded."""
@@ -226,37 +224,6 @@ class Jobs:
         # another loop has ended with its own
         if here := {task for task in self._tasks if task.get_loop() is loop}:
             await asyncio.wait(here)
-
-
-class _Newest:
-    """The newest output of a process."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray(), bytearray()
-        self._omitted = [0, 0]
-
-    def add(self, output: ProcessOutput) -> None:
-        pieces = (output.stdout, output.stdout_omitted), (output.stderr, output.stderr_omitted)
-        for number, (piece, omitted) in enumerate(pieces):
-            kept = self._kept[number]
-            kept += piece
-            excess = max(0, len(kept) - self._limit)
-            del kept[:excess]
-            self._omitted[number] += omitted + excess
-
-    def outcome(self, process: SandboxProcess, failure: ProcessFailure | None = None) -> ProcessOutcome:
-        (stdout, stderr), (stdout_omitted, stderr_omitted) = self._kept, self._omitted
-        return ProcessOutcome(
-            process.returncode,
-            bytes(stdout),
-            bytes(stderr),
-            stdout_omitted,
-            stderr_omitted,
-            process.limit,
-            timed_out=process.timed_out,
-            failure=failure,
-        )
 
 
 class _RecordedJob(SandboxProcess):
@@ -272,7 +239,7 @@ class _RecordedJob(SandboxProcess):
         self.args = process.args
         self._process = process
         self._life = life
-        self._newest = _Newest(limit)
+        self._newest = NewestOutput(limit)
         self._unread: deque[ProcessOutput] = deque()
         """Output that was taken from the process when it ended."""
         self._turns = Turns()
@@ -303,7 +270,17 @@ class _RecordedJob(SandboxProcess):
             raise
         if self._is_cut_off:
             raise asyncio.CancelledError
-        return self._newest.outcome(process, failure)
+        output = self._newest.output()
+        return ProcessOutcome(
+            process.returncode,
+            output.stdout,
+            output.stderr,
+            output.stdout_omitted,
+            output.stderr_omitted,
+            process.limit,
+            timed_out=process.timed_out,
+            failure=failure,
+        )
 
     async def _recorded(self) -> None:
         await asyncio.wait({self._life})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -48,6 +49,59 @@ class ProcessOutput:
 
     def __bool__(self) -> bool:
         return bool(self.stdout or self.stderr or self.stdout_omitted or self.stderr_omitted)
+
+
+class _Tail:
+    """The newest bytes of a stream, ``limit`` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._omitted = 0
+
+    def add(self, piece: bytes, omitted: int) -> None:
+        self._omitted += omitted
+        if not piece:
+            return
+        self._pieces.append(piece)
+        self._size += len(piece)
+        while self._size - len(self._pieces[0]) >= self._limit:
+            dropped = len(self._pieces.popleft())
+            self._size -= dropped
+            self._omitted += dropped
+
+    def content(self) -> tuple[bytes, int]:
+        """The bytes, and how many before them were dropped."""
+        content = b"".join(self._pieces)
+        excess = max(0, len(content) - self._limit)
+        return content[excess:], self._omitted + excess
+
+
+async def pass_on(output: ProcessOutput, on_output: OutputCallback) -> None:
+    """Call a callback with the pieces of the output, stream by stream."""
+    pieces: tuple[tuple[StreamName, bytes], ...] = (("stdout", output.stdout), ("stderr", output.stderr))
+    for stream, piece in pieces:
+        if piece:
+            await on_output(stream, piece)
+
+
+class NewestOutput:
+    """Collects the output of a process, the newest ``limit`` bytes of each stream."""
+
+    def __init__(self, limit: int) -> None:
+        self._stdout, self._stderr = _Tail(limit), _Tail(limit)
+
+    def add(self, output: ProcessOutput) -> None:
+        """Add what has come since."""
+        self._stdout.add(output.stdout, output.stdout_omitted)
+        self._stderr.add(output.stderr, output.stderr_omitted)
+
+    def output(self) -> ProcessOutput:
+        """All that is kept."""
+        stdout, stdout_omitted = self._stdout.content()
+        stderr, stderr_omitted = self._stderr.content()
+        return ProcessOutput(stdout, stderr, stdout_omitted, stderr_omitted)
 
 
 class ProcessResult(subprocess.CompletedProcess[bytes]):
@@ -123,12 +177,22 @@ class ProcessRequest:
         if self.terminal is not None and not all(0 < one < 1 << 15 for one in self.terminal):
             raise SettingError(f"terminal is {self.terminal!r}: rows and columns are positive numbers")
 
+    @property
+    def args(self) -> list[str]:
+        """The program and its arguments, as strings."""
+        return [*map(os.fspath, self.argv)]
+
+    @property
+    def directory(self) -> str | None:
+        """Its directory, as a string."""
+        return None if self.cwd is None else os.fspath(self.cwd)
+
     def encoded(self, *, has_input: bool, runs_out: bool, apart: bool) -> bytes:
         """The request for the supervisor; see ``Kind.START``."""
         request = {
-            "argv": [*map(os.fspath, self.argv)],
+            "argv": self.args,
             "env": dict(self.env or {}),
-            "cwd": None if self.cwd is None else os.fspath(self.cwd),
+            "cwd": self.directory,
             "timeout": self.timeout,
             "together": self.stderr == "together",
             "limit": self.output_limit,

@@ -7,8 +7,7 @@ import errno
 import json
 import os
 import subprocess
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, Self
@@ -18,12 +17,13 @@ from codeact_team.errors import SandboxLostError
 from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, Sandbox, limit_sentence
 from codeact_team.sandbox.processes import (
     Input,
+    NewestOutput,
     OutputCallback,
     ProcessOutput,
     ProcessRequest,
     ProcessResult,
-    StreamName,
     TerminalSize,
+    pass_on,
 )
 from codeact_team.session.connection import SupervisorConnection
 from codeact_team.session.process_channel import MOST_SIGNALS, ProcessChannel, failure_of, limit_of
@@ -74,7 +74,7 @@ class SandboxProcess:
         self._channel = channel
         self._limits = limits
         self._close = close
-        self.args = [*map(os.fspath, request.argv)]
+        self.args = request.args
         self._reading = Turns()
         self._writing = Turns()
         self._asked = 0
@@ -222,30 +222,6 @@ class SandboxProcess:
         await self.aclose()
 
 
-class _Tail:
-    """The newest bytes of a stream, ``limit`` of them."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
-        self.omitted = 0
-
-    def add(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._size += len(piece)
-        while self._size - len(self._pieces[0]) >= self._limit:
-            dropped = len(self._pieces.popleft())
-            self._size -= dropped
-            self.omitted += dropped
-
-    def content(self) -> bytes:
-        content = b"".join(self._pieces)
-        excess = max(0, len(content) - self._limit)
-        self.omitted += excess
-        return content[excess:]
-
-
 class ProcessServer:
     """Starts processes in the sandbox of a supervisor.
 
@@ -255,11 +231,12 @@ class ProcessServer:
         home: The directory below the workspace in which they start.
 
     Attributes:
+        connection: The stream to the supervisor.
         quota: Limits the growth of the workspace; ``None`` for no limit.
     """
 
     def __init__(self, connection: SupervisorConnection, sandbox: Sandbox, *, home: str = "") -> None:
-        self._connection = connection
+        self.connection = connection
         self._limits = sandbox.limits
         self._apart = sandbox.keeps_processes_apart
         self._home = home
@@ -268,12 +245,12 @@ class ProcessServer:
         """Counts what the processes add to the workspace, while some run."""
         self._channels: set[ProcessChannel] = set()
 
-    async def start(self, request: ProcessRequest, *, has_input: bool = True) -> SandboxProcess:
+    async def start(self, request: ProcessRequest) -> SandboxProcess:
         """Start a process. Raises as :meth:`run` does."""
         channel = self._new_channel()
-        start = self._start_frame(channel, request, has_input=has_input, runs_out=False)
+        start = self._start_frame(channel, request, has_input=True, runs_out=False)
         try:
-            await self._connection.send_whole(start)
+            await self.connection.send_whole(start)
             await channel.wait_for(lambda: channel.started)
         except BaseException:
             await to_the_end(self._close(channel))
@@ -301,11 +278,11 @@ class ProcessServer:
             first += [channel.request(Kind.INPUT, input)] if input else []
             first.append(channel.request(Kind.INPUT))
             input = None
-        stdout, stderr = _Tail(request.output_limit), _Tail(request.output_limit)
+        newest = NewestOutput(request.output_limit)
         has_ended = False
         try:
-            await self._connection.send_whole(b"".join((*first, ask)))
-            collecting = _collect(channel, ask, {"stdout": stdout, "stderr": stderr}, on_output)
+            await self.connection.send_whole(b"".join((*first, ask)))
+            collecting = _collect(channel, ask, newest, on_output)
             await (collecting if input is None else accompanied(_feed(channel, input), collecting))
             has_ended = True
         finally:
@@ -315,11 +292,10 @@ class ProcessServer:
                 await to_the_end(self._close(channel))
         if channel.refusal is not None:
             raise failure_of(channel.refusal, request, self._limits)
-        output = ProcessOutput(stdout.content(), stderr.content(), stdout.omitted, stderr.omitted)
-        return self._result(channel, request, output)
+        return self._result(channel, request, newest.output())
 
     def _new_channel(self) -> ProcessChannel:
-        connection = self._connection
+        connection = self.connection
         if len(connection.processes) >= MAX_PROCESSES:
             raise BlockingIOError(
                 errno.EAGAIN, f"there may be {MAX_PROCESSES} processes in a sandbox at a time"
@@ -340,11 +316,11 @@ class ProcessServer:
         content = request.encoded(has_input=has_input, runs_out=runs_out, apart=self._apart)
         if len(content) > MAX_START_BYTES:
             self._forget(channel)
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), os.fspath(request.argv[0]))
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), request.args[0])
         return channel.request(Kind.START, content)
 
     def _forget(self, channel: ProcessChannel) -> None:
-        self._connection.processes.pop(channel.number, None)
+        self.connection.processes.pop(channel.number, None)
         self._channels.discard(channel)
         if not self._channels and self._watching is not None:
             self._watching.cancel()
@@ -354,7 +330,7 @@ class ProcessServer:
 
     async def _close(self, channel: ProcessChannel) -> None:
         """End a process with all that it has started. Ends the sandbox if that is not possible."""
-        connection = self._connection
+        connection = self.connection
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 if connection.alive:
@@ -385,7 +361,7 @@ class ProcessServer:
     def _result(
         self, channel: ProcessChannel, request: ProcessRequest, output: ProcessOutput
     ) -> ProcessResult:
-        ended, args = channel.exit, [*map(os.fspath, request.argv)]
+        ended, args = channel.exit, request.args
         assert ended is not None, "its end comes before the last of its output"
         if ended.timed_out:
             raise subprocess.TimeoutExpired(args, request.timeout or 0.0, output.stdout, output.stderr)
@@ -393,7 +369,7 @@ class ProcessServer:
 
 
 async def _collect(
-    channel: ProcessChannel, ask: bytes, tail: Mapping[StreamName, _Tail], on_output: OutputCallback | None
+    channel: ProcessChannel, ask: bytes, newest: NewestOutput, on_output: OutputCallback | None
 ) -> None:
     """Read all that a process writes, after the first question for it. Returns at once if the process was refused."""
     while True:
@@ -403,12 +379,9 @@ async def _collect(
         output, has_ended = channel.take()
         if not has_ended:
             await channel.connection.send_whole(ask)
-        pieces: tuple[tuple[StreamName, bytes], ...] = (("stdout", output.stdout), ("stderr", output.stderr))
-        for name, piece in pieces:
-            if piece:
-                tail[name].add(piece)
-                if on_output is not None:
-                    await on_output(name, piece)
+        newest.add(output)
+        if on_output is not None:
+            await pass_on(output, on_output)
         if has_ended:
             return
 
