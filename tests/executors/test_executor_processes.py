@@ -250,7 +250,10 @@ async def test_what_a_run_leaves_ends_with_it_and_what_a_job_leaves_with_its_han
         assert await job.wait() == 0
         assert (await job.read()).stdout == b"left\n"
         assert await job.has_left()
-        assert (await processes.run(count)).stdout == b"2\n"
+        # a child of the shell that has not become the program yet has another name
+        while (found := (await processes.run(count)).stdout) in (b"0\n", b"1\n"):
+            pass
+        assert found == b"2\n"
     assert (await processes.run(count)).stdout == b"0\n"
 
 
