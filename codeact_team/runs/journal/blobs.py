@@ -405,7 +405,12 @@ class _Unpacking:
             text = to_json(self.value(value[JSON])).decode()
             self._count(sys.getsizeof(text), 1)
             return text
-        return {key[1:] if key.startswith("$") else key: self.value(item) for key, item in value.items()}
+        return {
+            key[1:] if key.startswith("$") else key: self.value(item)
+            if isinstance(item, (dict, list))
+            else item
+            for key, item in value.items()
+        }
 
     def _held(self, key: str, digest: str) -> JsonValue:
         if (known := self._known.get((key, digest))) is not None:

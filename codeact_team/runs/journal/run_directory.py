@@ -104,12 +104,9 @@ class RunDirectory:
     def __init__(self, path: Path, key: SealKey | None = None) -> None:
         self.path = path
         self.blobs = path / _BLOBS
-        self.key = key
-
-    @property
-    def lines(self) -> Path:
+        self.lines = path / _LINES
         """The journal."""
-        return self.path / _LINES
+        self.key = key
 
     @property
     def workspace(self) -> Path:

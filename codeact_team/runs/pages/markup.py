@@ -142,7 +142,7 @@ def _fold(kind: str, head: Markup, middle: Markup, tail: Markup, more: str) -> M
 
 def _pre(kind: str, text: Markup) -> Markup:
     # the first line break in it counts for nothing
-    return Markup("<pre class={}>\n{}</pre>").format(kind, text)
+    return Markup("<pre class=%s>\n%s</pre>") % (kind, text)
 
 
 def _only_small_spans(tag: str, name: str, value: str) -> str | None:
