@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from signal import SIGINT
 from subprocess import CalledProcessError
+
+from typing_extensions import Unpack
 
 from codeact_team.core.aio import Turns
 from codeact_team.core.effects import current_dispatcher
@@ -14,12 +15,11 @@ from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.executors.recorded_processes import Jobs, run_recorded
 from codeact_team.sandbox.base import NO_SUCH_USER, Exit, Process, Sandbox
 from codeact_team.sandbox.processes import (
-    OUTPUT_LIMIT,
     Input,
     OutputCallback,
+    ProcessOptions,
     ProcessRequest,
     ProcessResult,
-    Stderr,
     TerminalSize,
 )
 from codeact_team.session.connection import SupervisorConnection
@@ -156,29 +156,19 @@ class Processes:
         argv: Sequence[str],
         *,
         input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 the kernel keeps it, also if the loop is busy
-        stderr: Stderr = "apart",
-        output_limit: int = OUTPUT_LIMIT,
-        user: str | None = None,
         on_output: OutputCallback | None = None,
         check: bool = False,
+        **options: Unpack[ProcessOptions],
     ) -> ProcessResult:
         """Run a program to its end, as :func:`subprocess.run` does; its remaining children end with it.
 
         Args:
             argv: The program and its arguments. No shell reads them: ``["sh", "-c", code]`` runs one.
             input: The content of stdin: bytes, or pieces as they come. Default: nothing.
-            env: Variables in addition to those of the sandbox.
-            cwd: Its directory: below the workspace, or absolute, as the sandbox sees it. Default: the workspace.
-            timeout: Seconds after which it is killed with all that it has started. Default: no limit.
-            stderr: ``together`` to have stderr in stdout, in the order of writing.
-            output_limit: How many bytes of each stream are kept, the newest; at most 64 MiB.
-            user: The name or number of another user of the sandbox. Only a container has others.
             on_output: Awaited with ``"stdout"`` or ``"stderr"``, and each piece of output as it comes. An exception of it
                 ends the process.
             check: Whether an exit code other than 0 is an error.
+            options: See :class:`~codeact_team.sandbox.processes.ProcessOptions`.
 
         Raises:
             subprocess.TimeoutExpired: If its time was over. It has the output so far.
@@ -190,11 +180,11 @@ class Processes:
             SandboxError: If the sandbox cannot start, has no Python, or ends meanwhile; or if the run was resumed, and had been
                 interrupted while the process ran.
         """
-        request = ProcessRequest(argv, env, cwd, timeout, stderr, output_limit, user)
+        request = ProcessRequest(argv, **options)
         if (dispatcher := current_dispatcher() or self._dispatcher) is None:
-            result = await (await self._server(user)).run(request, input, on_output)
+            result = await (await self._server(request.user)).run(request, input, on_output)
         else:
-            serve = partial(self._server, user)
+            serve = partial(self._server, request.user)
             result = await run_recorded(self._executor, serve, request, input, on_output, dispatcher)
         if check and result.returncode:
             raise CalledProcessError(result.returncode, result.args, result.stdout, result.stderr)
@@ -204,34 +194,25 @@ class Processes:
         self,
         argv: Sequence[str],
         *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 the kernel keeps it, also if the loop is busy
-        stderr: Stderr = "apart",
-        output_limit: int = OUTPUT_LIMIT,
-        user: str | None = None,
         terminal: TerminalSize | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> SandboxProcess:
         """Start a program, which runs on while other things happen. Raises as :meth:`run` does.
 
         Args:
             argv: The program and its arguments, as for :meth:`run`.
-            env: Variables in addition to those of the sandbox.
-            cwd: Its directory, as for :meth:`run`.
-            timeout: Seconds after which it is killed with all that it has started. Default: no limit.
-            stderr: ``together`` to have stderr in stdout, in the order of writing.
-            output_limit: How many bytes of each stream are kept until they are read, the newest. The process never waits for
-                its reader.
-            user: The name or number of another user of the sandbox.
             terminal: The size of a terminal for its stdin and output, which then comes as stdout. Default: three pipes.
+            options: As for :meth:`run`.
 
         Returns:
             The process. It ends, with all that it has started, when that is closed.
         """
-        request = ProcessRequest(argv, env, cwd, timeout, stderr, output_limit, user, terminal)
+        request = ProcessRequest(argv, terminal=terminal, **options)
         if (dispatcher := current_dispatcher() or self._dispatcher) is None:
-            return await (await self._server(user)).start(request)
-        return await self._jobs.start(self._executor, partial(self._server, user), request, dispatcher)
+            return await (await self._server(request.user)).start(request)
+        return await self._jobs.start(
+            self._executor, partial(self._server, request.user), request, dispatcher
+        )
 
     async def settled(self) -> None:
         """Wait until what has ended with the sandbox is recorded. For the executor."""

@@ -8,7 +8,7 @@ import subprocess
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
 from codeact_team.errors import SettingError
 
@@ -130,18 +130,33 @@ class ProcessResult(subprocess.CompletedProcess[bytes]):
         self.limit = limit
 
 
+class ProcessOptions(TypedDict, total=False):
+    """How a process is started.
+
+    Attributes:
+        env: Variables in addition to those of the sandbox.
+        cwd: Its directory: below the workspace, or absolute, as the sandbox sees it. Default: the workspace.
+        timeout: Seconds after which it is killed, with all that it has started. Default: no limit.
+        stderr: ``"apart"``, or ``"together"`` to have stderr in stdout, in the order of writing.
+        output_limit: How many bytes of each stream are kept until they are read, the newest; 1 MiB by default, at most 64 MiB.
+            The process never waits for its reader.
+        user: The name or number of another user of the sandbox. Only a container has others. Default: that of its code.
+    """
+
+    env: Mapping[str, str] | None
+    cwd: str | os.PathLike[str] | None
+    timeout: float | None
+    stderr: Stderr
+    output_limit: int
+    user: str | None
+
+
 @dataclass(frozen=True)
 class ProcessRequest:
-    """A process to be started. Checked when it is made.
+    """A process to be started, with its :class:`ProcessOptions`. Checked when it is made.
 
     Attributes:
         argv: The program and its arguments. No shell reads them.
-        env: Variables in addition to those of the sandbox.
-        cwd: Its directory: below the workspace, or absolute, as the sandbox sees it; ``None`` for the workspace.
-        timeout: Seconds after which it ends, with all that it has started; ``None`` for no limit.
-        stderr: Whether stderr is a stream of its own.
-        output_limit: How many unread bytes are kept of each stream.
-        user: A user of the sandbox, by name or number; ``None`` for that of the sandbox's code.
         terminal: The size of its terminal; ``None`` if it has none.
 
     Raises:

@@ -10,19 +10,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from typing_extensions import Unpack
 
 from codeact_team.core.aio import is_being_cancelled, to_the_end
 from codeact_team.core.execution import SessionResult
 from codeact_team.core.executor_interface import Checkpoint
 from codeact_team.errors import SandboxError
 from codeact_team.executors.session import InterpreterCodeExecutor
-from codeact_team.sandbox.processes import (
-    OUTPUT_LIMIT,
-    ProcessResult,
-    Stderr,
-    StreamName,
-    TerminalSize,
-)
+from codeact_team.sandbox.processes import ProcessOptions, ProcessResult, StreamName, TerminalSize
 from codeact_team.session.processes import SandboxProcess
 from codeact_team.standalone.callbacks import as_async_iterable, as_coroutine
 from codeact_team.standalone.files import MAX_BYTES, read_file, too_large, write_file
@@ -116,14 +111,9 @@ class AsyncSandbox:
         argv: Sequence[str],
         *,
         input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the sandbox ends what the process has started
-        stderr: Stderr = "apart",
-        output_limit: int = OUTPUT_LIMIT,
-        user: str | None = None,
         on_output: OnOutput | None = None,
         check: bool = False,
+        **options: Unpack[ProcessOptions],
     ) -> ProcessResult:
         """Run a program to its end, at the same time as the interpreter and others. Processes that it leaves end with it.
 
@@ -131,15 +121,10 @@ class AsyncSandbox:
             argv: The program and its arguments. No shell reads them: for a shell, ``["sh", "-c", code]``.
             input: Its stdin: bytes, or an iterable of bytes, asynchronous or not, such as a file that is open for
                 reading. Default: nothing.
-            env: Variables in addition to those of the sandbox.
-            cwd: Its directory, below the workspace or absolute. Default: the workspace.
-            timeout: Seconds after which it is ended, with all that it has started. Default: no limit.
-            stderr: ``"apart"``, or ``"together"`` for one stream with stdout, in the order of writing.
-            output_limit: How many bytes of each stream are kept, the newest.
-            user: A user of the sandbox. Default: that of its code.
             on_output: Called with the name of the stream, ``"stdout"`` or ``"stderr"``, and each piece of output as it
                 comes. A function that is no coroutine is called in a thread.
             check: Whether an exit code other than 0 is an error.
+            options: See :class:`~codeact_team.sandbox.processes.ProcessOptions`.
 
         Returns:
             Its exit code and its output.
@@ -157,14 +142,9 @@ class AsyncSandbox:
         return await self._executor.processes.run(
             argv,
             input=input,
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            stderr=stderr,
-            output_limit=output_limit,
-            user=user,
             on_output=None if on_output is None else as_coroutine(on_output),
             check=check,
+            **options,
         )
 
     @_while_open
@@ -172,25 +152,15 @@ class AsyncSandbox:
         self,
         argv: Sequence[str],
         *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the sandbox ends what the process has started
-        stderr: Stderr = "apart",
-        output_limit: int = OUTPUT_LIMIT,
-        user: str | None = None,
         terminal: TerminalSize | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> SandboxProcess:
         """Start a program that goes its own way until its handle is closed, or the sandbox.
 
         Args:
-            argv: As of :meth:`run`, and so are ``env``, ``cwd``, ``stderr`` and ``user``.
-            env: Variables in addition to those of the sandbox.
-            cwd: Its directory.
-            timeout: Seconds after which it is ended, with all that it has started. Default: no limit.
-            stderr: ``"apart"`` or ``"together"``.
-            output_limit: How many bytes of each stream are kept until they are read, the newest.
-            user: A user of the sandbox.
+            argv: As of :meth:`run`.
             terminal: The size of a terminal that is its stdin, stdout and stderr. Default: no terminal.
+            options: As of :meth:`run`.
 
         Returns:
             Its handle, a context manager that ends it with all that it has started.
@@ -199,16 +169,7 @@ class AsyncSandbox:
             OSError: As of :meth:`run`.
             ValueError: As of :meth:`run`.
         """
-        return await self._executor.processes.start(
-            argv,
-            env=env,
-            cwd=cwd,
-            timeout=timeout,
-            stderr=stderr,
-            output_limit=output_limit,
-            user=user,
-            terminal=terminal,
-        )
+        return await self._executor.processes.start(argv, terminal=terminal, **options)
 
     @_while_open
     async def put(self, path: str | os.PathLike[str], data: bytes | str) -> None:
