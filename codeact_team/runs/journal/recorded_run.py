@@ -107,7 +107,9 @@ class RecordedRun:
     def _all_events(self, kind: type[E]) -> Iterator[E]:
         reader = EventReader(self._blobs())
         for entry in read_log(self.directory.lines):
-            if entry.get("type") == kind.type and isinstance(event := self._event(entry, reader), kind):
+            if entry.get("type") == kind.type and isinstance(
+                event := _event(entry, reader, self.directory.lines), kind
+            ):
                 yield event
 
     def changes(self) -> Sequence[str]:
@@ -158,7 +160,7 @@ class RecordedRun:
             last = next((entry for entry in entries if not _AFTER_THE_END & entry.keys()), None)
         if last is None or last.get("type") != RunResult.type:
             return None
-        result = self._event(last, EventReader(self._blobs()))
+        result = _event(last, EventReader(self._blobs()), self.directory.lines)
         assert isinstance(result, RunResult)
         return result
 
@@ -207,21 +209,22 @@ class RecordedRun:
             yield log
 
     def _events(self, log: LogReader, reader: EventReader) -> Iterator[Event]:
-        left_out = _LeftOut()
+        left_out, path = _LeftOut(), self.directory.lines
         for entry in log.new():
             event = None
             with left_out.noted():
                 if (mib := entry.get("full")) is not None:
                     raise JournalError(f"the run had used up the {mib} MiB that were kept of it, and went on")
                 if "type" in entry:
-                    event = self._event(entry, reader)
+                    event = _event(entry, reader, path)
             if event is not None:
                 yield event
         left_out.report()
 
-    def _event(self, entry: Entry, reader: EventReader) -> Event:
-        with understood(self.directory.lines):
-            return reader.event(entry)
+
+def _event(entry: Entry, reader: EventReader, path: Path) -> Event:
+    with understood(path):
+        return reader.event(entry)
 
 
 class _Effects:

@@ -104,9 +104,12 @@ class RunDirectory:
     def __init__(self, path: Path, key: SealKey | None = None) -> None:
         self.path = path
         self.blobs = path / _BLOBS
-        self.lines = path / _LINES
-        """The journal."""
         self.key = key
+
+    @property
+    def lines(self) -> Path:
+        """The journal."""
+        return self.path / _LINES
 
     @property
     def workspace(self) -> Path:
