@@ -22,8 +22,9 @@ from support import fork_server
 from support.wheels import make_wheel, use_index
 
 from codeact_team.errors import EngineError
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL, owner_label
-from codeact_team.sandbox.docker.engine import connect, engine_url, translated
+from codeact_team.sandbox.docker.engine import connect, translated
 
 IMAGE = "python:3-slim"
 

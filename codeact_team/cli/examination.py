@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from autogen_core.models import ChatCompletionClient
 from pydantic import BaseModel
@@ -33,6 +33,7 @@ from codeact_team.config.models import (
 )
 from codeact_team.core.notices import Notify
 from codeact_team.core.providers import schema_of
+from codeact_team.core.redaction import without_user_info
 from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import EngineError, SandboxError, SettingError
 from codeact_team.executors.confined import ConfinedExecutorConfig
@@ -42,20 +43,15 @@ from codeact_team.executors.packages.requirements import Requested
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
-from codeact_team.sandbox.docker.engine import Client, connect, engine_url, ensure_image, translated
+from codeact_team.sandbox.docker.description import EngineDescription, describe, not_accepted
+from codeact_team.sandbox.docker.engine import Client, connect, ensure_image
 from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned
 
-_LIMITS = {
-    "MemoryLimit": "memory_mib",
-    "SwapLimit": "swap, which counts as memory",
-    "CpuCfsQuota": "cpus",
-    "PidsLimit": "pids",
-}
-"""The names of an engine's limits, and what they are for."""
 _ANSWER_TIMEOUT = 60
 """Seconds that the Python of an image gets to list its packages."""
 _SHOWN_PACKAGES = 6
@@ -202,19 +198,14 @@ async def _confinement(config: ConfinedSandboxConfig) -> Check:
     return Check(name, State.WORKS, f"the kernel enforces: {enforced}; {group}")
 
 
-async def _engine(configs: Iterable[DockerSandboxConfig], *, start: bool) -> AsyncGenerator[Check]:
+async def _engine(configs: Sequence[DockerSandboxConfig], *, start: bool) -> AsyncGenerator[Check]:
     """The engine, its limits, and the image of each container; ``start`` tries a container of each image."""
     try:
         url = engine_url()
         with closing(await asyncio.to_thread(connect, url)) as client:
-            with translated(url):
-                info: dict[str, Any] = await asyncio.to_thread(client.info)
-            options: list[str] = info.get("SecurityOptions") or []
-            rootless = any(option.startswith("name=rootless") for option in options)
-            version, system = info.get("ServerVersion"), info.get("OperatingSystem")
-            kind = "rootless" if rootless else "not rootless"
-            yield Check("engine", State.WORKS, f"{version} at {url}, {kind}, {system}")
-            yield _limits(info)
+            engine = await asyncio.to_thread(describe, client, url)
+            yield Check("engine", State.WORKS, f"{engine} at {without_user_info(url)}, {engine.system}")
+            yield _limits(engine, configs)
             for config in configs:
                 yield await _image(client, config, start=start)
     except EngineError as error:
@@ -222,15 +213,15 @@ async def _engine(configs: Iterable[DockerSandboxConfig], *, start: bool) -> Asy
         yield Check("engine", State.MISSING, f"{error}; {advice}")
 
 
-def _limits(info: Mapping[str, Any]) -> Check:
-    version = f"cgroup version {info.get('CgroupVersion', 'unknown')}"
-    missing = [limited for key, limited in _LIMITS.items() if not info.get(key)]
-    if not missing:
-        return Check("limits", State.WORKS, f"memory, processors and processes ({version})")
-    advice = "enable these cgroup controllers, or delegate them to the user of a rootless engine"
-    return Check(
-        "limits", State.LIMITED, f"the engine cannot limit: {', '.join(missing)} ({version}); {advice}"
-    )
+def _limits(engine: EngineDescription, configs: Iterable[DockerSandboxConfig]) -> Check:
+    refused = {field for config in configs for field in not_accepted(engine, config)}
+    if refused or engine.unenforced:
+        state = State.MISSING if refused else State.LIMITED
+        return Check("limits", state, f"not enforced: {', '.join(engine.unenforced)}; {engine.remedy}")
+    if not engine.counts_swap:
+        detail = "memory_mib, cpus and pids are enforced, but swap comes on top of memory_mib; boot with `swapaccount=1`"
+        return Check("limits", State.LIMITED, detail)
+    return Check("limits", State.WORKS, "memory_mib, cpus and pids are enforced")
 
 
 async def _image(client: Client, config: DockerSandboxConfig, *, start: bool) -> Check:

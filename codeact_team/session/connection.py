@@ -513,16 +513,17 @@ class SupervisorConnection:
             try:
                 if (received := next(self._reader.feed(data), None)) is not None:
                     kind, payload = received
-                    if kind != Kind.READY:
-                        break
-                    return Greeting.model_validate_json(payload)
+                    if kind == Kind.READY:
+                        return Greeting.model_validate_json(payload)
+                    break
             except (ProtocolError, ValidationError):
                 # no frame: the system's message about a program that cannot be started
                 while len(output) < _MAX_ERROR and (data := await process.read()):
                     output += data
                 break
-        else:
-            if (lost := (await process.wait()).lost) is not None:
-                raise SandboxLostError(f"the sandbox was lost while its interpreter started: {lost}")
+        # Podman has words of its own for a lost container; in one that runs, the wait would end other programs
+        is_gone = not data and (not output or not self._sandbox.running)
+        if is_gone and (lost := (await process.wait()).lost) is not None:
+            raise SandboxLostError(f"the sandbox was lost while its interpreter started: {lost}")
         message = output[:_MAX_ERROR].decode(errors="replace").strip() or "it ended without a word"
         raise SandboxError(f"no interpreter can be started in the sandbox: {message}")

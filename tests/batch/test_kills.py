@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from batch.batches import coder, doubling, numbers, of_type, results
 from support.command_line import environment
 from support.fork_server import Forked, start
 from support.openai_server import ScriptedServer
-from support.processes import is_worker, processes_below
+from support.processes import is_worker, process_lives, processes_below
 from support.waiting import until
 
 from codeact_team.batch.batch import run_batch
@@ -139,12 +138,6 @@ async def asked_more(server: ScriptedServer, times: int, process: Forked) -> Non
 
 async def ended(processes: list[int]) -> None:
     await until(lambda: not any(map(process_lives, processes)))
-
-
-def process_lives(process: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def lines_of(out: Path) -> list[str]:

@@ -15,8 +15,9 @@ from support.private_engine import PrivateEngine
 
 from codeact_team.batch.batch import run_batch
 from codeact_team.core.effects import Event, Listener
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL, owner_label
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 pytestmark = pytest.mark.docker
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results, task_of
-from batch.test_kills import asked_more, begun, ended, lines_of, process_lives
+from batch.test_kills import asked_more, begun, ended, lines_of
 from support.openai_server import AnyReply, ScriptedServer
-from support.processes import processes_below
+from support.processes import process_lives, processes_below
 from support.ray_cluster import RayCluster, RayNode, authenticated
 from support.waiting import until
 

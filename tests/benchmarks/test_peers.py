@@ -21,7 +21,8 @@ from suites.environments import suite_environment, type_check
 from support.executing import run
 
 from codeact_team.executors.docker import DockerSessionCodeExecutor
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.address import engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 PROGRAM = Path(__file__).with_name("peers.py")
 REQUIREMENTS = (

@@ -10,8 +10,9 @@ import pytest
 from support.command_line import ACCEPT, NO_PACKAGES, REJECT, RETRY, codeact_team, lines, messages
 from support.openai_server import Json, ScriptedServer, Text
 
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 TEAM = Path(__file__).parents[2] / "configs" / "team.yaml"
 FAILS = "I read the file.\n```python\nprint(open('numbers.txt').read())\n```\n"

@@ -14,8 +14,9 @@ from support.openai_server import ScriptedServer
 from test_cli_interrupts import end, running, sleepers, sleeps
 
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL, owner_label
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 SECRET = "a-key-that-must-not-be-told"
 

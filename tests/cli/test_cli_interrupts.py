@@ -30,8 +30,9 @@ from support.openai_server import ScriptedServer, Slow, Text
 from support.terminal import on_a_terminal
 from support.waiting import until
 
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 SLEEPS = "fast asleep"
 """What code prints, in one piece, once it sleeps; the code itself has it in two."""

@@ -19,7 +19,7 @@ from support.forwarding import engine_that_can_hang
 from support.openai_server import ScriptedServer
 from test_cli_interrupts import end, running, sleepers, sleeps
 
-from codeact_team.sandbox.docker.engine import engine_url
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.leftovers import list_orphans
 
 LEAVING = Path(__file__).parents[1] / "sandboxes" / "docker" / "leaving_owner.py"

@@ -18,7 +18,8 @@ from support.executing import KINDS, run
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import SettingError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.address import engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 pytestmark = pytest.mark.docker
 

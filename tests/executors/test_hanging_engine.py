@@ -15,7 +15,8 @@ from support.waiting import first_tick
 
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.address import engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 pytestmark = [pytest.mark.docker, pytest.mark.long]
 

@@ -23,8 +23,9 @@ from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL, owner_label
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.engine import connect
 
 
 async def run(

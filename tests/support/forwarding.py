@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from support.executing import wait_until
 from support.fork_server import start
 
-from codeact_team.sandbox.docker.engine import engine_url
+from codeact_team.sandbox.docker.address import engine_url
 
 
 async def forward(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,14 +22,35 @@ _IMAGE = DockerSandboxConfig().image
 _NAMESPACES = ["--net", "--mount", "--pid", "--ipc", "--uts"]
 _FIRST = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print(flush=True); signal.pause()"
 """What the namespaces live by; it reaps what nobody waits for."""
+_HAND_OVER = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Starts a program as systemd does, with what it listens at."""
 
 
 class PrivateEngine:
-    """An engine that has the image of sandboxes from the machine's own one, and no network. An asynchronous context manager."""
+    """An engine that has the image of sandboxes from the machine's own one, and no network. An asynchronous context manager.
 
-    def __init__(self) -> None:
+    Args:
+        tls: A directory with the certificates of :func:`make_certificates`: the engine listens at :attr:`port` of this machine,
+            too.
+    """
+
+    def __init__(self, tls: Path | None = None) -> None:
+        self._tls = tls
+        # made here, as the engine has a network of its own
+        self._listener = socket.create_server(("127.0.0.1", 0)) if tls is not None else None
         # names of sockets are short
         self._directory = Path(tempfile.mkdtemp(prefix="engine-", dir="/tmp"))
+
+    @property
+    def port(self) -> int:
+        """Where it listens for TLS."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -68,6 +91,11 @@ class PrivateEngine:
     async def start(self) -> None:
         """Start it, again if it was killed."""
         place, group = self._directory, self._directory.name
+        over_tls = list[str]()
+        if self._tls is not None:
+            files = {"tlscacert": "ca.pem", "tlscert": "server.pem", "tlskey": "server-key.pem"}
+            named = [f"--{option}={self._tls / file}" for option, file in files.items()]
+            over_tls = ["--host=fd://", "--tlsverify", *named]
         with (place / "log").open("ab") as log:
             self._engine = await self._within(
                 *["dockerd", f"--host={self.url}", f"--pidfile={place}/pid", f"--cgroup-parent=/{group}"],
@@ -76,6 +104,7 @@ class PrivateEngine:
                     "--iptables=false",
                     f"--data-root={place}/data",
                     f"--exec-root={place}/exec",
+                    *over_tls,
                 ],
                 output=log.fileno(),
             )
@@ -89,8 +118,13 @@ class PrivateEngine:
 
     async def _within(self, *command: str, output: int | None = None) -> asyncio.subprocess.Process:
         [first, *_] = processes_below(self._namespaces.pid)
+        listener = -1 if self._listener is None else self._listener.fileno()
+        handing_over = [] if listener < 0 else [sys.executable, "-I", "-S", "-c", _HAND_OVER, str(listener)]
         return await asyncio.create_subprocess_exec(
-            *["nsenter", f"--target={first}", *_NAMESPACES, *command], stdout=output, stderr=output
+            *["nsenter", f"--target={first}", *_NAMESPACES, *handing_over, *command],
+            stdout=output,
+            stderr=output,
+            pass_fds=[listener] if listener >= 0 else [],
         )
 
     def _answers(self) -> bool:
@@ -105,6 +139,8 @@ class PrivateEngine:
         await self._end()
 
     async def _end(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         # all that is in the namespaces goes with their first process
         self._namespaces.kill()
         await self._namespaces.wait()
@@ -120,3 +156,37 @@ class PrivateEngine:
                 except OSError:
                     return False
         return True
+
+
+def make_certificates(place: Path) -> None:
+    """Make the files that ``dockerd`` and the ``docker`` command take for TLS: those of the engine, and in ``place`` itself the client's."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=place, check=True, capture_output=True)
+
+    new = ["req", "-newkey", "rsa:2048", "-nodes", "-subj"]
+    openssl(*new, "/CN=authority", "-x509", "-days", "2", "-keyout", "ca-key.pem", "-out", "ca.pem")
+    for name, more in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
+        openssl(*new, f"/CN={name}", "-keyout", f"{name}-key.pem", "-out", f"{name}.csr")
+        (place / "more").write_text(more)
+        signed = [
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca-key.pem",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "more",
+        ]
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
+    (place / "client.pem").rename(place / "cert.pem")
+    (place / "client-key.pem").rename(place / "key.pem")
+
+
+def free_port() -> int:
+    """A port of this machine where nothing listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -18,6 +18,13 @@ def processes_below(parent: int) -> list[int]:
     return found
 
 
+def process_lives(process: int) -> bool:
+    """Whether it has not ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def is_worker(process: int) -> bool:
     """Whether this is the process of a worker of a batch."""
     with suppress(OSError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from docker.types import DeviceRequest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from codeact_team.sandbox.base import Cause, Limits, above_default
+
+LimitField: TypeAlias = Literal["memory_mib", "cpus", "pids"]
+"""The setting of a limit that takes a control group."""
 
 _DEVICE_KEYS = frozenset({"Driver", "Count", "DeviceIDs", "Capabilities", "Options"})
 
@@ -40,6 +43,9 @@ class DockerSandboxConfig(BaseModel):
     """How many processors' worth of time the code may take."""
     pids: int = Field(default=256, ge=8)
     """How many processes and threads there may be at once."""
+    unenforced_limits: list[LimitField] = Field(default_factory=list[LimitField])
+    """Limits among `memory_mib`, `cpus` and `pids` that an engine need not enforce. A process then has `memory_mib` for its
+    data, and its user `pids` processes. Default: an engine that cannot enforce one is refused."""
     user: str | None = None
     """User and group, `uid:gid`. Default: the owner of a bound work directory, else 65534, who owns nothing."""
     read_only: bool = True
@@ -116,7 +122,14 @@ class DockerSandboxConfig(BaseModel):
         fields = type(self).model_fields
         found = [
             f"{name}: {getattr(self, name)}"
-            for name in ("network", "read_only", "stop_container", "extra_volumes", "device_requests")
+            for name in (
+                "network",
+                "read_only",
+                "stop_container",
+                "unenforced_limits",
+                "extra_volumes",
+                "device_requests",
+            )
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
         found += above_default(self, "memory_mib", "cpus", "pids", "tmpfs_mib", "max_file_mib")

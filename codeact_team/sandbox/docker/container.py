@@ -17,14 +17,9 @@ from requests.exceptions import Timeout
 
 from codeact_team.errors import EngineError
 from codeact_team.sandbox.base import KILLED, UNCLEARED, Exit, Process
-from codeact_team.sandbox.docker.engine import (
-    Client,
-    Demultiplexer,
-    MarkedStream,
-    ask,
-    open_stream,
-    translated,
-)
+from codeact_team.sandbox.docker.description import EngineDescription, is_ending
+from codeact_team.sandbox.docker.engine import Client, ask, open_stream, translated
+from codeact_team.sandbox.docker.streams import Demultiplexer, MarkedStream
 from codeact_team.sandbox.readiness import Readiness, readable
 
 logger = logging.getLogger(__name__)
@@ -33,7 +28,6 @@ LABEL = "codeact-team"
 """The label of each of our containers. Its value names the host and the process that own the container."""
 NAMESPACE_LABEL = f"{LABEL}.pid-namespace"
 """The label that names the process namespace of the owner."""
-CONFLICT = 409
 
 _CHUNK = 256 * 1024
 _MAX_UNASKED_CHUNKS = 16
@@ -74,6 +68,9 @@ class Container:
     Attributes:
         user: The user and group of the code.
         is_filtered: Whether our filter of system calls is in force.
+
+    Args:
+        limiting: What a shell says before it starts a program, where the engine sets no limits; else empty.
     """
 
     def __init__(
@@ -83,14 +80,18 @@ class Container:
         id: str,
         stream: socket.socket,
         *,
+        engine: EngineDescription,
         user: str,
         is_filtered: bool,
+        limiting: str,
         keep: bool,
     ) -> None:
         self.client = client
+        self._engine = engine
         self.id = id
         self._url = url
         self._stream = stream
+        self._limiting = limiting
         self._keep = keep
         self.user = user
         self.is_filtered = is_filtered
@@ -142,6 +143,8 @@ class Container:
 
         Returns the engine's name for it, and its stream.
         """
+        if self._limiting:
+            command = ["/bin/sh", "-c", f'{self._limiting} && exec "$@"', "sh", *command]
         with translated(self._url):
             created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env), user=user)
         path = f"/exec/{created['Id']}/start"
@@ -228,7 +231,7 @@ class Container:
         """The processes inside, as the engine sees them; empty if it cannot list them. Blocks."""
         try:
             with translated(self._url):
-                found = self.client.top(self.id, ps_args="-eo pid")
+                found = self.client.top(self.id, ps_args=self._engine.listing)
         except EngineError as error:
             logger.debug("processes not known: %s", error)
             return frozenset()
@@ -252,7 +255,7 @@ def _end(client: Client, container: str, *, keep: bool) -> None:
         else:
             client.remove_container(container, force=True, v=True)
     except APIError as error:
-        if error.status_code != CONFLICT:
+        if not is_ending(error):
             raise
         if not keep:
             # the engine removes it already; if that is done before this request, some engines never answer

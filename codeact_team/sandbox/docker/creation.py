@@ -1,18 +1,16 @@
-"""Creates and starts containers, their system call profile, and the volumes for their packages."""
+"""Creates and starts containers, and the volumes for their packages."""
 
 from __future__ import annotations
 
-import errno
-import json
+import os
 import secrets
-import socket
 import stat
 import tarfile
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,112 +23,18 @@ from codeact_team.errors import EngineError
 from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import warn_once
 from codeact_team.sandbox.docker.config import DockerSandboxConfig, is_host_path
-from codeact_team.sandbox.docker.container import CONFLICT, Container, labels, remove
+from codeact_team.sandbox.docker.container import Container, labels, remove
+from codeact_team.sandbox.docker.description import (
+    EngineDescription,
+    describe,
+    is_ending,
+    is_taken,
+    not_accepted,
+)
 from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
-from codeact_team.sandbox.system.filters import COUNTED, MAKES_A_FILE, MODES, OF_ITSELF, OPENING, SET_ID
+from codeact_team.sandbox.docker.system_calls import profile
 from codeact_team.sandbox.system.kernel import LOCKED_BYTES, MIB, OWN_DESCRIPTORS, PENDING_SIGNALS
-
-_ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
-
-_FILES = """
-access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fchdir fchown
-fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
-getdents getdents64 getxattr getxattrat ioctl lchown
-lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat newfstatat pread64 preadv
-preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv removexattr removexattrat rename renameat
-renameat2 rmdir sendfile setxattr setxattrat splice stat statfs statx symlink symlinkat sync sync_file_range syncfs tee
-truncate umask unlink unlinkat utime utimensat utimes vmsplice write writev
-"""
-_MEMORY_CALLS = """
-brk cachestat madvise map_shadow_stack memfd_create mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync munlock
-munlockall munmap pkey_alloc pkey_free pkey_mprotect
-"""
-_PROCESSES = """
-arch_prctl capget capset execve execveat exit exit_group fork get_robust_list getcpu getegid geteuid getgid getgroups
-getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get
-landlock_add_rule landlock_create_ruleset landlock_restrict_self membarrier pidfd_open prctl
-rseq sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
-sched_getscheduler sched_rr_get_interval sched_yield
-seccomp set_robust_list set_tid_address setfsgid setfsuid setgid setgroups setpgid setregid setresgid
-setresuid setreuid setrlimit setsid setuid sysinfo times uname vfork wait4 waitid
-"""
-_SIGNALS = """
-kill pause pidfd_send_signal restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
-rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sigaltstack signalfd signalfd4 tgkill tkill
-"""
-_TIME = """
-adjtimex alarm clock_adjtime clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time
-timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime
-"""
-_COMMUNICATION = """
-accept accept4 bind connect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2
-futex futex_requeue futex_wait futex_waitv futex_wake getpeername getrandom getsockname getsockopt listen mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
-mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom recvmmsg recvmsg select semctl semget semop
-semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown socketpair
-"""
-
-# the flags of clone(2) for namespaces; those of clone3 are in memory, where no filter sees them, so programs have to use clone
-_CLONE_NEW = 0x7E020000
-_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""Linux, 32-bit Linux, either with an old kernel's version number, and the query of the present value."""
-_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-_AF_NETLINK, _NETLINK_ROUTE = 16, 0
-
-
-@cache
-def profile(architecture: str) -> str | None:
-    """Our system call profile in the engine's format, as JSON; ``None`` if the arguments of the calls are not known there.
-
-    It allows what the engines' default profiles allow to a container without capabilities, except calls that help attackers
-    more than programs: io_uring, sockets of rare families, old calls with a history of holes, calls that inspect or change
-    other processes, calls that use up resources of a whole user or machine, and 32-bit programs on 64-bit machines. It
-    also refuses modes that let a file run with its owner's rights. It lists the allowed calls, as an engine ignores names that
-    it is too old to know, and so refuses those calls.
-    """
-    if architecture not in _ARCHITECTURES:
-        return None
-    names = "".join((_FILES, _MEMORY_CALLS, _PROCESSES, _SIGNALS, _TIME, _COMMUNICATION)).split()
-    calls = [
-        _allow(names),
-        _allow(["clone"], _masked(0, _CLONE_NEW)),
-        *(_allow(["personality"], _equal(0, value)) for value in _PERSONALITIES),
-        *(_allow(["socket"], _equal(0, family)) for family in _FAMILIES),
-        _allow(["socket"], _equal(0, _AF_NETLINK), _equal(2, _NETLINK_ROUTE)),
-        *(_allow([name], *(_low(*each) for each in own.items())) for name, own in OF_ITSELF.items()),
-        *(_allow([name], _masked(position, SET_ID)) for name, position in MODES.items()),
-        *(_allow([name], _masked(MODES[name] - 1, MAKES_A_FILE)) for name in OPENING),
-        _refuse(["clone3", "openat2"], errno.ENOSYS),
-        # it allocates any part of the host's disk at once; if it is not supported, the C library writes instead
-        _refuse(["fallocate"], errno.EOPNOTSUPP),
-        *(_refuse([name], error) for name, error in COUNTED.items()),
-    ]
-    architectures = [_ARCHITECTURES[architecture]]
-    rules = {"defaultAction": "SCMP_ACT_ERRNO", "architectures": architectures, "syscalls": calls}
-    return json.dumps(rules, separators=(",", ":"))
-
-
-def _allow(names: Sequence[str], *conditions: dict[str, Any]) -> dict[str, Any]:
-    return {"names": names, "action": "SCMP_ACT_ALLOW", "args": conditions}
-
-
-def _refuse(names: Sequence[str], error: int) -> dict[str, Any]:
-    return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error}
-
-
-def _equal(position: int, value: int) -> dict[str, Any]:
-    return {"index": position, "value": value, "op": "SCMP_CMP_EQ"}
-
-
-def _masked(position: int, bits: int, value: int = 0) -> dict[str, Any]:
-    """Of ``bits``, exactly those of ``value`` are set."""
-    return {"index": position, "value": bits, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
-
-
-def _low(position: int, value: int) -> dict[str, Any]:
-    """An argument of 32 bits has this value; the kernel ignores the upper half."""
-    return _masked(position, 0xFFFFFFFF, value)
-
 
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
@@ -143,6 +47,10 @@ _ULIMITS = {
     "sigpending": PENDING_SIGNALS,
     "msgqueue": 0,
 }
+_OF_GVISOR = 64
+"""How many threads gVisor takes for itself."""
+_IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
+"""By what letter a POSIX shell knows a limit, and in units of how many bytes."""
 _GUARD, _INIT = (
     (resources.files(__name__.rpartition(".")[0]) / name).read_text() for name in ("guard.sh", "init.sh")
 )
@@ -192,26 +100,31 @@ def launch(
     Raises:
         EngineError: If the engine refuses.
     """
-    with translated(url):
-        info: dict[str, Any] = client.info()
-    options = {option.partition(",")[0] for option in info.get("SecurityOptions") or ()}
-    rootless = "name=rootless" in options
-    filter_ = _filter_for(info, options)
-    user = _user_for(config, binding, rootless=rootless)
-    as_root = user.partition(":")[0] in ("0", "root") and not rootless
+    engine = describe(client, url)
+    _check_limits(engine, config)
+    if engine.is_podman:
+        _check_what_podman_ignores(engine, config, url)
+    user = _user_for(config, binding, rootless=engine.is_rootless)
+    as_root = user.partition(":")[0] in ("0", "root") and not engine.is_rootless
     no_set_id = as_root and binding is not None and _others_can_enter(binding.directory)
     if as_root and binding is not None and config.user is None:
         warn_once(
             f"{binding.directory} belongs to root, so the code runs as uid 0 of the container, without capabilities"
         )
     probe = "" if binding is None else binding.probe
-    settings = [word, probe, config.init_command or "", "1" if no_set_id else ""]
-    host_config = _host_config(config, user, binding, filter_)
+    # some engines make a missing directory instead of refusing it
+    some = next(packages.iterdir(), None) if isinstance(packages, Path) else None
+    layer = "" if some is None else f"{PACKAGES}/{some.name}"
+    settings = [word, probe, layer, config.init_command or "", "1" if no_set_id else ""]
+    host_config = _host_config(engine, config, user, binding)
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
         host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
     with noted_start(url) as label:
-        id = _create(client, config, settings, host_config, user, label)
+        with _filter_for(engine, url) as filter_:
+            if filter_ is not None:
+                host_config["security_opt"].append(f"seccomp={filter_}")
+            id = _create(client, config, settings, host_config, user, label)
         with ExitStack() as failed:
             failed.callback(remove, client, url, id, keep=False)
             streams = "stream=1&stdin=1&stdout=1&stderr=1"
@@ -220,24 +133,75 @@ def launch(
                 client.start(id)
             failed.pop_all()
     return Container(
-        client, url, id, stream, user=user, is_filtered=filter_ is not None, keep=not config.auto_remove
+        client,
+        url,
+        id,
+        stream,
+        engine=engine,
+        user=user,
+        # gVisor takes a filter, and by default does not apply it
+        is_filtered=filter_ is not None and not engine.is_gvisor(config.runtime),
+        limiting=_limiting(engine, config),
+        keep=not config.auto_remove,
     )
 
 
-def _filter_for(info: Mapping[str, Any], options: Set[str]) -> str | None:
-    """The system call profile for an engine; ``None``, with a warning, if the engine takes none."""
-    machine = info.get("Architecture", "")
-    if "name=seccomp" not in options:
-        why = "seccomp is off in the container engine, which so filters no system calls"
-    elif "BuildahVersion" in info:
-        # Podman takes the profile for the name of a file
-        why = "Podman's own profile of system calls is in force, as it takes no other from its clients"
-    elif (known := profile(machine)) is not None:
-        return known
+def _check_limits(engine: EngineDescription, config: DockerSandboxConfig) -> None:
+    """Raise an ``EngineError`` if the engine cannot enforce a limit, and the config does not accept that."""
+    if missing := not_accepted(engine, config):
+        raise EngineError(
+            f"the container engine ({engine}) cannot enforce {', '.join(missing)}: {engine.remedy}; or accept it with "
+            f"`unenforced_limits: [{', '.join(missing)}]`"
+        )
+
+
+def _check_what_podman_ignores(engine: EngineDescription, config: DockerSandboxConfig, url: str) -> None:
+    """Raise an ``EngineError`` for a setting that Podman would not refuse, but ignore."""
+    if config.runtime not in (None, engine.default_runtime):
+        raise EngineError(
+            f"Podman takes no runtime from its clients, and this one runs {engine.default_runtime}: start it with "
+            f"`podman --runtime {config.runtime} system service`, or leave out `runtime: {config.runtime}`"
+        )
+    if config.device_requests:
+        raise EngineError("Podman takes no devices in Docker's words: leave out `device_requests`")
+    if not config.stop_container:
+        raise EngineError(
+            "under Podman a container ends with this process: leave out `stop_container: false`"
+        )
+    # it would make the directory
+    for path in config.bound if url.startswith("unix://") else ():
+        if not path.exists():
+            raise EngineError(f"a directory of `extra_volumes` does not exist: {path}")
+
+
+@contextmanager
+def _filter_for(engine: EngineDescription, url: str) -> Generator[str | None]:
+    """The system call profile, as the engine takes it; ``None``, with a warning, if it takes none.
+
+    The value is valid within the context.
+    """
+    known = profile(engine.architecture)
+    if not engine.filters_calls:
+        warn_once("seccomp is off in the container engine, which so filters no system calls")
+    elif known is None:
+        warn_once(
+            f"the container engine's own profile of system calls is in force, as ours does not fit {engine.architecture!r}"
+        )
+    elif not engine.is_podman:
+        yield known
+        return
+    elif url.startswith("unix://"):
+        # Podman reads it from a file, of its own machine
+        with tempfile.NamedTemporaryFile("w", prefix="codeact-team-", suffix=".json") as file:
+            # the engine may run as another user
+            os.fchmod(file.fileno(), 0o644)
+            file.write(known)
+            file.flush()
+            yield file.name
+        return
     else:
-        why = f"the container engine's own profile of system calls is in force, as ours does not fit {machine!r}"
-    warn_once(why)
-    return None
+        warn_once("Podman's own profile of system calls is in force, as it takes none from another machine")
+    yield None
 
 
 def _others_can_enter(directory: Path) -> bool:
@@ -289,32 +253,31 @@ def _create(
         try:
             return str(client.create_container(name=config.container_name, **arguments)["Id"])
         except APIError as error:
-            if config.container_name is None or error.status_code != CONFLICT:
+            if config.container_name is None or not is_taken(error):
                 raise
             name = f"{config.container_name}-{secrets.token_hex(4)}"
             return str(client.create_container(name=name, **arguments)["Id"])
 
 
 def _host_config(
-    config: DockerSandboxConfig, user: str, binding: Binding | None, filter_: str | None
+    engine: EngineDescription, config: DockerSandboxConfig, user: str, binding: Binding | None
 ) -> dict[str, Any]:
     memory = config.memory_mib * MIB
-    filtered = [] if filter_ is None else [f"seccomp={filter_}"]
     return {
         "network_mode": config.network,
         "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges", *filtered],
+        "security_opt": ["no-new-privileges"],
         "read_only": config.read_only,
         "mem_limit": memory,
         # equal to mem_limit: no swap on top
         "memswap_limit": memory,
         "nano_cpus": int(config.cpus * 1e9),
-        "pids_limit": config.pids,
+        # gVisor itself counts, and its engine hangs where it cannot start a thread
+        "pids_limit": config.pids + (_OF_GVISOR if engine.is_gvisor(config.runtime) else 0),
         "ulimits": [
-            Ulimit(name="fsize", soft=config.max_file_mib * MIB, hard=config.max_file_mib * MIB),
-            *(Ulimit(name=name, soft=most, hard=most) for name, most in _ULIMITS.items()),
+            Ulimit(name=name, soft=most, hard=most) for name, most in _ulimits(engine, config).items()
         ],
-        "tmpfs": _tmpfs(config, user, inside=binding is None),
+        "tmpfs": _tmpfs(engine, config, user, inside=binding is None),
         "mounts": _mounts(config, binding),
         "extra_hosts": config.extra_hosts,
         "device_requests": [DeviceRequest(**request) for request in config.device_requests],
@@ -325,17 +288,46 @@ def _host_config(
     }
 
 
-def _tmpfs(config: DockerSandboxConfig, user: str, *, inside: bool) -> dict[str, str]:
+def _ulimits(engine: EngineDescription, config: DockerSandboxConfig) -> Mapping[str, int]:
+    """The limits of each process, and of its user, stricter where no control group holds them."""
+    limits = {**_ULIMITS, "fsize": config.max_file_mib * MIB}
+    if "memory_mib" in engine.unenforced:
+        limits["data"] = config.memory_mib * MIB
+    if "pids" in engine.unenforced:
+        limits["nproc"] = config.pids
+    return limits
+
+
+def _limiting(engine: EngineDescription, config: DockerSandboxConfig) -> str:
+    """What a shell says to set the limits itself, where the engine ignores them. It has no words for some."""
+    if not engine.ignores_limits:
+        return ""
+    limits = _ulimits(engine, config)
+    words = [
+        f"ulimit -{option} {limits[name] // unit}"
+        for name, (option, unit) in _IN_A_SHELL.items()
+        if name in limits
+    ]
+    # the letter depends on the shell
+    words += [f"{{ ulimit -p {limits['nproc']} || ulimit -u {limits['nproc']}; }} 2>/dev/null"]
+    return " && ".join(words)
+
+
+def _tmpfs(
+    engine: EngineDescription, config: DockerSandboxConfig, user: str, *, inside: bool
+) -> dict[str, str]:
     # exec: compiled languages have to run what they have built
     options = f"rw,exec,nosuid,nodev,size={config.tmpfs_mib}m"
     uid, _, gid = user.partition(":")
-    owned = f"{options},uid={uid},gid={gid or uid}" if uid.isdigit() and (gid or uid).isdigit() else options
+    is_owned = not engine.is_podman and uid.isdigit() and (gid or uid).isdigit()
+    owned = f"{options},uid={uid},gid={gid or uid}" if is_owned else options
     # programs that look for a safe place take one of root's
     places = {"/tmp": f"{owned},mode=1777", "/var/tmp": f"{options},mode=1777"}
     for volume in config.extra_volumes.values():
         places.pop(volume["bind"], None)
     if inside:
-        places[WORKSPACE] = f"{owned},mode=0700"
+        # a container has one user, whom Podman does not make its owner
+        places[WORKSPACE] = f"{owned},mode={'0700' if is_owned else '0777'}"
     return places
 
 
@@ -384,7 +376,7 @@ def remove_unused_volumes(client: Client, url: str) -> int:
                 client.remove_volume(volume["Name"])
                 removed += 1
             except APIError as error:
-                if error.status_code != CONFLICT:
+                if not is_ending(error):
                     raise
     return removed
 

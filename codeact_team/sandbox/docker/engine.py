@@ -1,4 +1,4 @@
-"""The container engine: its address, its streams, its images, and the translation of its errors."""
+"""The container engine: requests, streams, images, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -7,109 +7,26 @@ import http.client
 import io
 import json
 import logging
-import os
 import re
 import socket
-import struct
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from email.message import Message
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import docker
 import requests
-from docker.context import ContextAPI
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
-from docker.tls import TLSConfig
 from urllib3.exceptions import HTTPError
 
 from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import EngineError
-
-_HEADER = struct.Struct(">BxxxL")
-"""The stream, and the length of the payload that follows."""
-_NUMBER = re.compile(rb"-?[0-9]+")
-
-
-class Demultiplexer:
-    """Takes the engine's frames apart. Buffers only an incomplete header, whatever length that claims."""
-
-    def __init__(self) -> None:
-        self._header = b""
-        self._payload_left = 0
-
-    def feed(self, data: bytes) -> bytes:
-        """The payload in ``data``, of all streams merged."""
-        payload: list[bytes] = []
-        view = memoryview(data)
-        while view:
-            if not self._payload_left:
-                missing = _HEADER.size - len(self._header)
-                self._header += view[:missing]
-                view = view[missing:]
-                if len(self._header) < _HEADER.size:
-                    break
-                _, self._payload_left = _HEADER.unpack(self._header)
-                self._header = b""
-                continue
-            piece = view[: self._payload_left]
-            self._payload_left -= len(piece)
-            payload.append(bytes(piece))
-            view = view[len(piece) :]
-        return b"".join(payload)
-
-
-class MarkedStream:
-    """Separates a program's output from the line that ends it: a mark that the program does not know, and numbers.
-
-    A program that finds out its mark can lie only about its own end, because every program has another mark.
-    """
-
-    _LONGEST_LINE = 64
-
-    def __init__(self, mark: bytes) -> None:
-        self._mark = mark
-        self._is_marked = False
-        self._held = b""
-        """What may be the beginning of the mark; after the mark, the beginning of the line."""
-        self.numbers: tuple[int, ...] | None = None
-        """The numbers after the mark, once the line is complete; ``None`` before."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the line that ends the output is complete."""
-        return self.numbers is not None
-
-    def feed(self, data: bytes) -> bytes:
-        """The next part of the output that cannot belong to the mark."""
-        data, output = self._held + data, b""
-        if not self._is_marked:
-            output, mark, data = data.partition(self._mark)
-            if not mark:
-                end = len(output) - self._overlap(output)
-                self._held = output[end:]
-                return output[:end]
-            self._is_marked = True
-        self._held, newline, _ = data[: self._LONGEST_LINE].partition(b"\n")
-        if self.numbers is None and (newline or len(self._held) == self._LONGEST_LINE):
-            fields = self._held.split()
-            self.numbers = tuple(map(int, fields)) if all(map(_NUMBER.fullmatch, fields)) else ()
-        return output
-
-    def finish(self) -> bytes:
-        """The output that was held back, when no mark will come any more."""
-        held, self._held = self._held, b""
-        return b"" if self._is_marked else held
-
-    def _overlap(self, data: bytes) -> int:
-        """How many bytes at the end of ``data`` could be the beginning of the mark."""
-        lengths = range(min(len(self._mark) - 1, len(data)), 0, -1)
-        return next((length for length in lengths if data.endswith(self._mark[:length])), 0)
-
+from codeact_team.sandbox.docker.address import engine_url
+from codeact_team.sandbox.docker.forwarding import local_url
 
 Client: TypeAlias = Any
 """A ``docker.APIClient``, whose own annotations are partial."""
@@ -126,57 +43,12 @@ _UNDO_GRACE = 3.0
 _RAISED = (DockerException, StreamParseError, OSError, http.client.HTTPException, HTTPError, ValueError)
 
 
-def engine_url() -> str:
-    """The address of the engine that the ``docker`` command would use.
-
-    ``DOCKER_HOST`` decides, then ``DOCKER_CONTEXT``, then the current Docker context.
-
-    Raises:
-        EngineError: If that is not an address, or the engine needs TLS or SSH, which cannot carry a raw stream here.
-    """
-    if host := os.environ.get("DOCKER_HOST", ""):
-        tls = bool(os.environ.get("DOCKER_TLS_VERIFY"))
-    else:
-        host, tls = _context_endpoint(os.environ.get("DOCKER_CONTEXT"))
-    if host.startswith("http+unix://"):
-        host = "unix://" + host.removeprefix("http+unix://")
-    scheme = host.partition("://")[0] if "://" in host else ""
-    tls = scheme == "https" or (tls and scheme != "unix")
-    if tls or scheme in ("ssh", "npipe"):
-        raise EngineError(
-            f"the container engine at {without_user_info(host)} is reached over {'TLS' if tls else scheme}, which is "
-            "not supported yet: use a unix socket or plain tcp:// on a trusted network, by DOCKER_HOST or `docker "
-            "context use`"
-        )
-    if scheme not in ("unix", "tcp", "http"):
-        raise EngineError(
-            f"{without_user_info(host)!r} is not an engine's address: set DOCKER_HOST to something like "
-            "unix:///var/run/docker.sock or tcp://localhost:2375"
-        )
-    return host
-
-
-def _context_endpoint(name: str | None) -> tuple[str, bool]:
-    """The address in a Docker context, and whether it needs TLS."""
-    try:
-        context = ContextAPI.get_context(name)
-    # docker raises a bare Exception, or a KeyError, for a file that it does not understand
-    except Exception as error:
-        raise EngineError(
-            f"the Docker context cannot be read: {error}; `docker context ls` shows it"
-        ) from error
-    # despite docker's stubs, a context may be missing, and one without an endpoint has no host
-    if cast(object, context) is None:
-        raise EngineError(
-            f"there is no Docker context {name or 'of the current name'!r}: `docker context ls`"
-        )
-    return str(context.Host or "unix:///var/run/docker.sock"), isinstance(context.TLSConfig, TLSConfig)
-
-
 def connect(url: str) -> Client:
     """A client of the engine at ``url``, which the caller closes. Blocks. Raises an ``EngineError`` if no engine answers."""
     with translated(url):
-        client = docker.APIClient(base_url=url, version=_newest_version(url), timeout=REQUEST_TIMEOUT)
+        client = docker.APIClient(
+            base_url=local_url(url), version=_newest_version(url), timeout=REQUEST_TIMEOUT
+        )
     # the raw streams bypass proxies, so the requests do as well
     client.trust_env = False
     return client
@@ -259,7 +131,7 @@ def open_stream(client: Client, url: str, path: str, body: Any = None) -> socket
 
 
 def _dial(url: str, timeout: float) -> socket.socket:
-    parts = urlsplit(url)
+    parts = urlsplit(local_url(url))
     if parts.scheme != "unix":
         return socket.create_connection((parts.hostname or "localhost", parts.port or 2375), timeout=timeout)
     with ExitStack() as failed:

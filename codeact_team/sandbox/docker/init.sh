@@ -2,8 +2,9 @@
 # leaves the container up, and it ends with the host process: then its stdin ends, and with it the container.
 #   $1  a word that begins its own line, and nothing else
 #   $2  a file the host has put into the workspace, or nothing: is this directory really shared?
-#   $3  a command to run first, or nothing
-#   $4  whether no file may be made that runs with its owner's rights: tried out, as an engine need not say
+#   $3  the same of the packages: is this layer really shared?
+#   $4  a command to run first, or nothing
+#   $5  whether no file may be made that runs with its owner's rights: tried out, as an engine need not say
 # It says one line: the word and "ready" (and "unguarded", if programs can look into this one), or what is wrong. Then it
 # reads names of signals, one a line, and sends each to everything that runs here: that takes no new process, so it works
 # while a fork bomb holds all there may be. It answers with what follows the name.
@@ -13,11 +14,15 @@ if [ -x . ] && [ -n "$2" ] && ! [ -e "$2" ]; then
     echo "$1 unshared"
     exit
 fi
+if [ -n "$3" ] && ! [ -e "$3" ]; then
+    echo "$1 unprovided"
+    exit
+fi
 if ! [ -x . ] || ! [ -w . ]; then
     echo "$1 unwritable"
     exit
 fi
-if [ -n "$4" ]; then
+if [ -n "$5" ]; then
     : >"/tmp/$1"
     if ! chmod 700 "/tmp/$1" || chmod 4700 "/tmp/$1" 2>/dev/null; then
         echo "$1 set-id"
@@ -25,8 +30,8 @@ if [ -n "$4" ]; then
     fi
     rm "/tmp/$1"
 fi
-if [ -n "$3" ]; then
-    /bin/sh -c "$3" 2>&1 || { echo "$1 init-failed $?"; exit; }
+if [ -n "$4" ]; then
+    /bin/sh -c "$4" 2>&1 || { echo "$1 init-failed $?"; exit; }
 fi
 # tried out, as neither the kernel nor what is in its place need say
 if /bin/sh -c ': <"/proc/$1/environ"' sh $$ 2>/dev/null; then

@@ -25,6 +25,7 @@ from docker.errors import APIError, NotFound
 
 from codeact_team.errors import EngineError
 from codeact_team.sandbox.docker.container import LABEL, NAMESPACE_LABEL, process_namespace
+from codeact_team.sandbox.docker.description import describe
 from codeact_team.sandbox.docker.engine import REQUEST_TIMEOUT, Client, at_engine, connect, translated
 from codeact_team.sandbox.system.kernel import is_running
 from codeact_team.sandbox.temporary import is_the_one, lock, make_held
@@ -37,6 +38,8 @@ START_LABEL = f"{LABEL}.start"
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _THERE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_NOTE = 4096
+_CREATED = "created"
+"""The state of a container that has never started. As a filter, Podman has two words for it."""
 _MAX_AGE = 7 * 24 * 60 * 60
 """Seconds after which an engine that never answers is not tried any more."""
 
@@ -98,12 +101,17 @@ def remove_noted(note: Path) -> None:
 def _remove_unstarted(start: str, url: str) -> bool:
     """Remove a container that was created and never started. Returns whether there was one."""
     with closing(connect(url)) as client, translated(url):
-        filters = {"label": f"{START_LABEL}={start}", "status": "created"}
-        found = client.containers(all=True, filters=filters)
+        listed = client.containers(all=True, filters={"label": f"{START_LABEL}={start}"})
+        found = [container for container in listed if container["State"] == _CREATED]
         for container in found:
-            # not by force: should it start after all, it ends by itself
-            client.remove_container(container["Id"], v=True)
+            _remove_created(client, url, container["Id"])
     return bool(found)
+
+
+def _remove_created(client: Client, url: str, container: str) -> None:
+    """Remove a container that has never started. One that starts after all ends by itself, or is not ours to remove."""
+    # Podman counts one as running to which its owner had attached
+    client.remove_container(container, v=True, force=describe(client, url).is_podman)
 
 
 _CLOCK_SKEW = 60
@@ -143,19 +151,20 @@ def remove_unstarted(client: Client, url: str) -> None:
 
     Nothing has ever run in them, so nothing is lost. A failure is only logged.
     """
-    for orphan in _orphans(client, url, status="created"):
+    for orphan in _orphans(client, url):
+        if orphan.state != _CREATED:
+            continue
         try:
             with translated(url):
-                # not by force: should it start after all, it is not ours to remove
-                client.remove_container(orphan.id, v=True)
+                _remove_created(client, url, orphan.id)
         except EngineError as error:
             # other starts remove them as well
             logger.debug("container %s, which never started, is not removed: %s", orphan.name, error)
 
 
-def _orphans(client: Client, url: str, **filters: str) -> list[Orphan]:
+def _orphans(client: Client, url: str) -> list[Orphan]:
     with translated(url):
-        found: list[dict[str, Any]] = client.containers(all=True, filters={"label": LABEL, **filters})
+        found: list[dict[str, Any]] = client.containers(all=True, filters={"label": LABEL})
     return [
         Orphan(
             id=container["Id"],

@@ -26,6 +26,7 @@ from codeact_team.sandbox.base import (
     python_path,
     warn_once,
 )
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import Container, DockerProcess
 from codeact_team.sandbox.docker.creation import (
@@ -36,15 +37,7 @@ from codeact_team.sandbox.docker.creation import (
     is_missing,
     launch,
 )
-from codeact_team.sandbox.docker.engine import (
-    Client,
-    ask,
-    connect,
-    engine_url,
-    ensure_image,
-    image_id,
-    in_thread,
-)
+from codeact_team.sandbox.docker.engine import Client, ask, connect, ensure_image, image_id, in_thread
 from codeact_team.sandbox.docker.leftovers import remove_unstarted
 from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
 
@@ -276,7 +269,11 @@ class DockerSandbox(Sandbox):
                     undo=Container.discard,
                 )
             async with asyncio.timeout(None if self._config.init_command else _FIRST_LINE_TIMEOUT):
-                return await container.first_line(word)
+                report, output = await container.first_line(word)
+            if report != "unprovided" or not isinstance(self._packages, Path):
+                return report, output
+            layer = self._packages
+            await self.stop()
         except TimeoutError:
             return "", f"it said nothing for {_FIRST_LINE_TIMEOUT} s"
         except EngineError as error:

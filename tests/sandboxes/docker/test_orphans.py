@@ -15,9 +15,11 @@ from support.executing import wait_until
 from support.fork_server import Forked, start
 from support.forwarding import engine_that_can_hang
 
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import LABEL, NAMESPACE_LABEL
-from codeact_team.sandbox.docker.engine import connect, engine_url
+from codeact_team.sandbox.docker.description import describe
+from codeact_team.sandbox.docker.engine import connect
 from codeact_team.sandbox.docker.leftovers import Orphan, list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
@@ -43,24 +45,26 @@ async def orphans_of(*owners: str) -> list[Orphan]:
 
 async def test_containers_whose_owner_has_ended_are_found_and_removed() -> None:
     name = f"codeact-orphan-{os.getpid()}"
-    running, stopped = await asyncio.gather(
-        asyncio.to_thread(leave, {"stop_container": False, "container_name": name}),
-        asyncio.to_thread(leave, {"auto_remove": False, "work_dir": None}),
-    )
-    # the second ends with its owner, and is not removed
+    with closing(connect(engine_url())) as client:
+        outlives = not describe(client, engine_url()).is_podman
+    stopped = await asyncio.to_thread(leave, {"auto_remove": False, "container_name": name})
+    # it ends with its owner, and is not removed; under Podman, every container does
+    expected = {(stopped, "exited")}
+    if outlives:
+        expected.add((await asyncio.to_thread(leave, {"stop_container": False}), "running"))
+    owners = [owner for owner, _ in expected]
     found: list[Orphan] = []
 
     def settled() -> bool:
-        found[:] = asyncio.run(orphans_of(running, stopped))
-        return sorted(orphan.state for orphan in found) == ["exited", "running"]
+        found[:] = asyncio.run(orphans_of(*owners))
+        return {(orphan.owner, orphan.state) for orphan in found} == expected
 
     await asyncio.to_thread(wait_until, settled, seconds=10)
-    assert {(orphan.owner, orphan.state) for orphan in found} == {(running, "running"), (stopped, "exited")}
-    assert {orphan.image for orphan in found} == {"python:3-slim"}
+    assert all(orphan.image.endswith("python:3-slim") for orphan in found)
     assert name in {orphan.name for orphan in found}
     for orphan in found:
         await remove_orphan(orphan)
-    assert await orphans_of(running, stopped) == []
+    assert await orphans_of(*owners) == []
     # somebody else was faster
     await remove_orphan(found[0])
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import pytest
 from support.forwarding import forward
 
 from codeact_team.errors import EngineError
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
-from codeact_team.sandbox.docker.engine import engine_url
+from codeact_team.sandbox.docker.description import describe
+from codeact_team.sandbox.docker.engine import connect
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = pytest.mark.docker
@@ -132,6 +134,9 @@ async def engine_with(
 async def test_without_the_profile_root_does_not_run_code_where_others_can_enter(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, open_dir: Path
 ) -> None:
+    with closing(connect(engine_url())) as client:
+        if describe(client, engine_url()).is_podman:
+            pytest.skip("Podman gets the profile as a file, which cannot be changed on the way")
     # code left files of root's with the set-user-ID bit there
     async with engine_with({b"SCMP_ACT_ERRNO": b"SCMP_ACT_ALLOW"}, monkeypatch, tmp_path):
         with pytest.raises(EngineError, match=r"set-id modes.*chmod 700"):
@@ -150,26 +155,15 @@ async def test_without_the_profile_root_does_not_run_code_where_others_can_enter
     assert "system calls" not in caplog.text
 
 
-# the second is what only Podman says of itself
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's files would give root's rights")
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({b'"name=seccomp': b'"name=nothing'}, "filters no system calls"),
-        ({b'"DefaultRuntime"': b'"BuildahVersion"'}, "Podman's own profile"),
-    ],
-    ids=["off", "podman"],
-)
 async def test_an_engine_that_takes_no_profile_is_told_of_and_root_does_not_run_code_there(
-    changes: dict[bytes, bytes],
-    told: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
     open_dir: Path,
 ) -> None:
-    async with engine_with(changes, monkeypatch, tmp_path):
+    async with engine_with({b"name=seccomp": b"name=nothing"}, monkeypatch, tmp_path):
         with pytest.raises(EngineError, match="set-id modes"):
             async with container(open_dir):
                 pass
-    assert told in caplog.text
+    assert "filters no system calls" in caplog.text

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.sandbox.docker.engine import Demultiplexer, MarkedStream
+from codeact_team.sandbox.docker.streams import Demultiplexer, MarkedStream
 
 # one whose beginning does not come again in it, so that it is clear where the output ends
 MARK = b"0123456789abcdeffedcba9876543211"

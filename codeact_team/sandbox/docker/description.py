@@ -1,0 +1,145 @@
+"""Describes an engine by its own account: which limits it enforces, and how it differs from others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from docker.errors import APIError
+
+from codeact_team.sandbox.docker.config import DockerSandboxConfig, LimitField
+from codeact_team.sandbox.docker.engine import Client, translated
+
+_INFO: dict[LimitField, str] = {"memory_mib": "MemoryLimit", "cpus": "CpuCfsQuota", "pids": "PidsLimit"}
+_CONTROLLERS: dict[LimitField, str] = {"memory_mib": "memory", "cpus": "cpu", "pids": "pids"}
+_PODMAN_INFO = "/v4.0.0/libpod/info"
+_GO_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+_podmans: dict[str, EngineDescription] = {}
+"""Those of Podman by address, which it takes long to make: it asks all its runtimes. What they say stays as it is."""
+
+
+@dataclass(frozen=True)
+class EngineDescription:
+    """An engine.
+
+    Attributes:
+        product: Docker, or what else serves Docker's API.
+        version: Its version.
+        system: The operating system of its machine.
+        architecture: The processors of its machine.
+        is_rootless: Whether it runs as a normal user, whose user namespace its containers are in.
+        cgroup_version: The version of the control groups, ``"1"`` or ``"2"``.
+        unenforced: The limits that it cannot enforce.
+        counts_swap: Whether its limit of memory includes swap.
+        filters_calls: Whether it filters system calls at all.
+        runtimes: The names of its runtimes.
+        default_runtime: The one of them that it uses by default.
+    """
+
+    product: Literal["Docker", "Podman"]
+    version: str
+    system: str
+    architecture: str
+    is_rootless: bool
+    cgroup_version: str
+    unenforced: Sequence[LimitField]
+    counts_swap: bool
+    filters_calls: bool
+    runtimes: Sequence[str]
+    default_runtime: str
+
+    @property
+    def is_podman(self) -> bool:
+        return self.product == "Podman"
+
+    @property
+    def listing(self) -> str:
+        """The arguments of the engine's ``top`` with which it lists process ids, without a program of the container."""
+        return "pid" if self.is_podman else "-eo pid"
+
+    @property
+    def ignores_limits(self) -> bool:
+        """Whether it ignores all limits of a container, those of single processes among them."""
+        return self.is_podman and self.is_rootless and self.cgroup_version == "1"
+
+    def is_gvisor(self, runtime: str | None) -> bool:
+        """Whether a runtime, ``None`` for the default one, is gVisor's."""
+        return "runsc" in (runtime or self.default_runtime)
+
+    @property
+    def remedy(self) -> str:
+        """How its machine would enforce all limits."""
+        if self.cgroup_version == "1" and self.is_rootless:
+            return (
+                "a rootless engine needs control groups v2 (boot with `systemd.unified_cgroup_hierarchy=1`)"
+            )
+        if self.is_rootless:
+            return (
+                "have systemd delegate the controllers to its user (`Delegate=cpu memory pids` in a drop-in for "
+                "user@.service)"
+            )
+        return "boot its machine with these control groups (`cgroup_enable=memory`)"
+
+    def __str__(self) -> str:
+        kind = "rootless" if self.is_rootless else "not rootless"
+        return f"{self.product} {self.version}, {kind}, control groups v{self.cgroup_version}"
+
+
+def describe(client: Client, url: str) -> EngineDescription:
+    """The engine at ``url``. Blocks. Raises an ``EngineError``."""
+    if (known := _podmans.get(url)) is not None:
+        return known
+    with translated(url):
+        info: dict[str, Any] = client.info()
+        # only Podman's libraries know it
+        is_podman = "BuildahVersion" in info
+        options = {option.partition(",")[0] for option in info.get("SecurityOptions") or ()}
+        # Podman 4.3 says it in one place, Docker in the other
+        is_rootless = bool(info.get("Rootless")) or "name=rootless" in options
+        delegated = _delegated(client) if is_podman and is_rootless else None
+    machine = str(info.get("Architecture", ""))
+    found = EngineDescription(
+        product="Podman" if is_podman else "Docker",
+        version=str(info.get("ServerVersion", "")),
+        system=str(info.get("OperatingSystem", "")),
+        architecture=_GO_NAMES.get(machine, machine),
+        is_rootless=is_rootless,
+        cgroup_version=str(info.get("CgroupVersion", "unknown")),
+        unenforced=_unenforced(info, delegated),
+        counts_swap=bool(info.get("SwapLimit")),
+        filters_calls="name=seccomp" in options,
+        runtimes=sorted(info.get("Runtimes") or ()),
+        default_runtime=str(info.get("DefaultRuntime", "")),
+    )
+    if is_podman:
+        _podmans[url] = found
+    return found
+
+
+def _delegated(client: Client) -> Sequence[str]:
+    """The controllers that a rootless Podman may use: its Docker-like answer tells of those of the machine."""
+    return client.get(f"{client.base_url}{_PODMAN_INFO}").json()["host"].get("cgroupControllers") or ()
+
+
+def _unenforced(info: Mapping[str, Any], delegated: Sequence[str] | None) -> list[LimitField]:
+    if delegated is not None:
+        return [field for field, controller in _CONTROLLERS.items() if controller not in delegated]
+    return [field for field, key in _INFO.items() if not info.get(key)]
+
+
+def not_accepted(engine: EngineDescription, config: DockerSandboxConfig) -> list[LimitField]:
+    """The limits that the engine cannot enforce, without those of which the config accepts that."""
+    return [field for field in engine.unenforced if field not in config.unenforced_limits]
+
+
+def is_taken(error: APIError) -> bool:
+    """Whether a container was refused because another one has its name."""
+    # Podman answers 500
+    return error.status_code == 409 or "already in use" in str(error.explanation)
+
+
+def is_ending(error: APIError) -> bool:
+    """Whether a request was refused because the container ends already."""
+    return error.status_code == 409 or "container state improper" in str(error.explanation)

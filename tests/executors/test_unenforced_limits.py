@@ -1,0 +1,70 @@
+"""An engine that cannot enforce a limit is refused, unless the config accepts that by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes.docker.test_seccomp import engine_with
+from support.executing import run
+
+from codeact_team.errors import EngineError
+from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.sandbox.docker.config import LimitField
+
+pytestmark = pytest.mark.docker
+
+NOTHING = {b'"MemoryLimit":true': b'"MemoryLimit":null', b'"PidsLimit":true': b'"PidsLimit":null', b'"CpuCfsQuota":true': b'"CpuCfsQuota":null'}  # fmt: skip
+"""What an engine says that can enforce no limit."""
+LIMITS: Sequence[LimitField] = ("memory_mib", "cpus", "pids")
+FORKS = """
+import os, time
+n = 0
+try:
+    for n in range(200):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+finally:
+    print(n)
+"""
+
+
+@pytest.fixture
+async def weak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncGenerator[None]:
+    """The engine of this machine, which says that it can limit nothing."""
+    async with engine_with(NOTHING, monkeypatch, tmp_path):
+        yield
+
+
+@pytest.mark.usefixtures("weak")
+@pytest.mark.parametrize("accepted", [[], ["cpus", "pids"]])
+async def test_it_is_refused_with_the_names_of_the_limits_and_what_to_do(accepted: list[LimitField]) -> None:
+    executor = DockerSessionCodeExecutor(unenforced_limits=accepted)
+    missing = [name for name in LIMITS if name not in accepted]
+    with pytest.raises(
+        EngineError,
+        match=rf"cannot enforce {', '.join(missing)}: .*; or accept it with `unenforced_limits: \[{', '.join(missing)}\]`",
+    ):
+        await executor.start()
+
+
+@pytest.mark.usefixtures("weak")
+async def test_what_needs_no_control_group_still_holds() -> None:
+    settings: dict[str, Any] = {
+        "workspace": "container",
+        "memory_mib": 200,
+        "pids": 20,
+        "unenforced_limits": [*LIMITS],
+    }
+    async with DockerSessionCodeExecutor(**settings) as executor:
+        result = await run(executor, "data = bytearray(300 << 20)")
+        assert "MemoryError" in result.output
+        assert "memory (memory_mib: 200)" in str(result.limit)
+        assert (await run(executor, "print(len(bytearray(50 << 20)))")).output == f"{50 << 20}\n"
+    async with DockerCommandLineCodeExecutor(**settings) as executor:
+        result = await run(executor, FORKS)
+        assert "BlockingIOError" in result.output
+        assert int(result.output.split()[0]) < 20
