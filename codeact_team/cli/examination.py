@@ -45,7 +45,7 @@ from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
-from codeact_team.sandbox.docker.description import EngineDescription, describe, not_accepted
+from codeact_team.sandbox.docker.description import EngineDescription, describe, refusal
 from codeact_team.sandbox.docker.engine import Client, connect, ensure_image
 from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
@@ -214,10 +214,13 @@ async def _engine(configs: Sequence[DockerSandboxConfig], *, start: bool) -> Asy
 
 
 def _limits(engine: EngineDescription, configs: Iterable[DockerSandboxConfig]) -> Check:
-    refused = {field for config in configs for field in not_accepted(engine, config)}
-    if refused or engine.unenforced:
-        state = State.MISSING if refused else State.LIMITED
-        return Check("limits", state, f"not enforced: {', '.join(engine.unenforced)}; {engine.remedy}")
+    for config in configs:
+        if (refused := refusal(engine, config)) is not None:
+            return Check("limits", State.MISSING, refused)
+    if engine.unenforced:
+        return Check(
+            "limits", State.LIMITED, f"not enforced: {', '.join(engine.unenforced)}, which is accepted"
+        )
     if not engine.counts_swap:
         detail = "memory_mib, cpus and pids are enforced, but swap comes on top of memory_mib; boot with `swapaccount=1`"
         return Check("limits", State.LIMITED, detail)

@@ -82,11 +82,9 @@ def _endpoint() -> tuple[str, Certificates | None]:
         )
     if scheme in ("unix", "ssh"):
         return host, None
-    if known is None and scheme == "https":
-        known = Certificates()
-    if known is None:
+    if known is None and scheme != "https":
         return host, None
-    return f"https://{host.partition('://')[2]}", known
+    return f"https://{host.partition('://')[2]}", known or Certificates()
 
 
 def _environments_certificates() -> Certificates | None:

@@ -29,7 +29,7 @@ from codeact_team.sandbox.docker.description import (
     describe,
     is_ending,
     is_taken,
-    not_accepted,
+    refusal,
 )
 from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
@@ -101,7 +101,8 @@ def launch(
         EngineError: If the engine refuses.
     """
     engine = describe(client, url)
-    _check_limits(engine, config)
+    if (refused := refusal(engine, config)) is not None:
+        raise EngineError(refused)
     if engine.is_podman:
         _check_what_podman_ignores(engine, config, url)
     user = _user_for(config, binding, rootless=engine.is_rootless)
@@ -144,15 +145,6 @@ def launch(
         limiting=_limiting(engine, config),
         keep=not config.auto_remove,
     )
-
-
-def _check_limits(engine: EngineDescription, config: DockerSandboxConfig) -> None:
-    """Raise an ``EngineError`` if the engine cannot enforce a limit, and the config does not accept that."""
-    if missing := not_accepted(engine, config):
-        raise EngineError(
-            f"the container engine ({engine}) cannot enforce {', '.join(missing)}: {engine.remedy}; or accept it with "
-            f"`unenforced_limits: [{', '.join(missing)}]`"
-        )
 
 
 def _check_what_podman_ignores(engine: EngineDescription, config: DockerSandboxConfig, url: str) -> None:

@@ -129,9 +129,15 @@ def _unenforced(info: Mapping[str, Any], delegated: Sequence[str] | None) -> lis
     return [field for field, key in _INFO.items() if not info.get(key)]
 
 
-def not_accepted(engine: EngineDescription, config: DockerSandboxConfig) -> list[LimitField]:
-    """The limits that the engine cannot enforce, without those of which the config accepts that."""
-    return [field for field in engine.unenforced if field not in config.unenforced_limits]
+def refusal(engine: EngineDescription, config: DockerSandboxConfig) -> str | None:
+    """Why no container is made: the limits that the engine cannot enforce, unless the config accepts that."""
+    missing = ", ".join(field for field in engine.unenforced if field not in config.unenforced_limits)
+    if not missing:
+        return None
+    return (
+        f"the container engine ({engine}) cannot enforce {missing}: {engine.remedy}; or accept it with "
+        f"`unenforced_limits: [{missing}]`"
+    )
 
 
 def is_taken(error: APIError) -> bool:
