@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandboxes.docker.test_seccomp import engine_with
 from support.executing import run
+from support.forwarding import engine_with
 
 from codeact_team.errors import EngineError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor

@@ -11,16 +11,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from support.executing import wait_until
 from support.fork_server import start
 
 from codeact_team.sandbox.docker.address import engine_url
+
+if TYPE_CHECKING:
+    import pytest
 
 
 async def forward(
@@ -65,6 +69,22 @@ async def forward(
             stream.close()
             with suppress(OSError):
                 await stream.wait_closed()
+
+
+@asynccontextmanager
+async def engine_with(
+    changes: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch, directory: Path
+) -> AsyncGenerator[None]:
+    """The engine of this machine, which is told, or tells, something else in some places."""
+    engine, connections = engine_url(), list[asyncio.Task[None]]()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.ensure_future(forward(reader, writer, engine, changes=changes)))
+
+    async with await asyncio.start_unix_server(connected, directory / "engine.sock"):
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{directory}/engine.sock")
+        yield
+    await asyncio.gather(*connections)
 
 
 @dataclass(frozen=True)

@@ -183,10 +183,3 @@ def make_certificates(place: Path) -> None:
         openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
     (place / "client.pem").rename(place / "cert.pem")
     (place / "client-key.pem").rename(place / "key.pem")
-
-
-def free_port() -> int:
-    """A port of this machine where nothing listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -11,7 +11,6 @@ import stat
 from pathlib import Path
 from typing import Self
 
-from support.private_engine import free_port
 from support.waiting import until
 
 
@@ -25,7 +24,7 @@ class SshServer:
     def __init__(self, place: Path) -> None:
         self._place = place
         self._ssh = shutil.which("ssh")
-        self.port = free_port()
+        self.port = _free_port()
         self.path = f"{place}/bin:{os.environ['PATH']}"
         """For the variable ``PATH``."""
         self.machine = f"ssh://{getpass.getuser()}@127.0.0.1:{self.port}"
@@ -80,3 +79,10 @@ class SshServer:
     async def __aexit__(self, *_: object) -> None:
         self._server.terminate()
         await self._server.wait()
+
+
+def _free_port() -> int:
+    """A port of this machine where nothing listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

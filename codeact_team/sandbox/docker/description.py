@@ -34,8 +34,7 @@ class EngineDescription:
         unenforced: The limits that it cannot enforce.
         counts_swap: Whether its limit of memory includes swap.
         filters_calls: Whether it filters system calls at all.
-        runtimes: The names of its runtimes.
-        default_runtime: The one of them that it uses by default.
+        default_runtime: The name of the runtime that it uses by default.
     """
 
     product: Literal["Docker", "Podman"]
@@ -47,7 +46,6 @@ class EngineDescription:
     unenforced: Sequence[LimitField]
     counts_swap: bool
     filters_calls: bool
-    runtimes: Sequence[str]
     default_runtime: str
 
     @property
@@ -110,7 +108,6 @@ def describe(client: Client, url: str) -> EngineDescription:
         unenforced=_unenforced(info, delegated),
         counts_swap=bool(info.get("SwapLimit")),
         filters_calls="name=seccomp" in options,
-        runtimes=sorted(info.get("Runtimes") or ()),
         default_runtime=str(info.get("DefaultRuntime", "")),
     )
     if is_podman:

@@ -57,12 +57,11 @@ def local_url(url: str) -> str:
     if scheme not in ("ssh", "https"):
         return url
     with _starting:
-        forwarder = _forwarders.get(url)
-        if forwarder is None or not forwarder.alive:
-            if forwarder is not None:
-                forwarder.close()
-            _forwarders.pop(url, None)
-            _forwarders[url] = forwarder = _OverSsh(url) if scheme == "ssh" else _OverTls(url)
+        if url in _forwarders and not _forwarders[url].alive:
+            _forwarders.pop(url).close()
+        if url not in _forwarders:
+            _forwarders[url] = _OverSsh(url) if scheme == "ssh" else _OverTls(url)
+        forwarder = _forwarders[url]
     return f"unix://{forwarder.path}"
 
 
@@ -255,29 +254,32 @@ class _TlsConnection:
         return connection
 
     async def _agree(self) -> None:
-        while True:
+        is_agreed = False
+        while not is_agreed:
             try:
                 self._tls.do_handshake()
-                break
+                is_agreed = True
             except ssl.SSLWantReadError:
-                await self._flush()
-                if not (data := await self._reader.read(_CHUNK)):
-                    raise ConnectionError("the other side has closed the connection") from None
-                self._incoming.write(data)
+                pass
             finally:
                 # also what tells the other side why it is refused
                 await self._flush()
-        await self._flush()
+            if not is_agreed:
+                self._incoming.write(await self._received())
 
     async def answer_to(self, request: bytes) -> bytes:
         """The beginning of the answer. Before that, the other side may refuse this one's certificate."""
         self._tls.write(request)
         await self._flush()
-        while data := await self._reader.read(_CHUNK):
-            self._incoming.write(data)
-            if piece := self._read():
-                return piece
-        raise ConnectionError("the other side has closed the connection")
+        while not (piece := self._read()):
+            self._incoming.write(await self._received())
+        return piece
+
+    async def _received(self) -> bytes:
+        """The next bytes of the connection; raises a ``ConnectionError`` at its end."""
+        if not (data := await self._reader.read(_CHUNK)):
+            raise ConnectionError("the other side has closed the connection")
+        return data
 
     async def send_from(self, source: asyncio.StreamReader) -> None:
         """Send everything up to its end, and then that."""

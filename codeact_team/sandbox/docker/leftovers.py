@@ -151,9 +151,7 @@ def remove_unstarted(client: Client, url: str) -> None:
 
     Nothing has ever run in them, so nothing is lost. A failure is only logged.
     """
-    for orphan in _orphans(client, url):
-        if orphan.state != _CREATED:
-            continue
+    for orphan in _orphans(client, url, state=_CREATED):
         try:
             with translated(url):
                 _remove_created(client, url, orphan.id)
@@ -162,7 +160,7 @@ def remove_unstarted(client: Client, url: str) -> None:
             logger.debug("container %s, which never started, is not removed: %s", orphan.name, error)
 
 
-def _orphans(client: Client, url: str) -> list[Orphan]:
+def _orphans(client: Client, url: str, state: str | None = None) -> list[Orphan]:
     with translated(url):
         found: list[dict[str, Any]] = client.containers(all=True, filters={"label": LABEL})
     return [
@@ -174,7 +172,7 @@ def _orphans(client: Client, url: str) -> list[Orphan]:
             state=container["State"],
         )
         for container in found
-        if _owner_has_ended(container["Labels"], container["Created"])
+        if state in (None, container["State"]) and _owner_has_ended(container["Labels"], container["Created"])
     ]
 
 

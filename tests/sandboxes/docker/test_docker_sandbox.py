@@ -17,7 +17,7 @@ from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import LABEL, owner_label
 from codeact_team.sandbox.docker.description import describe
-from codeact_team.sandbox.docker.engine import connect
+from codeact_team.sandbox.docker.engine import at_engine, connect
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = pytest.mark.docker
@@ -103,9 +103,8 @@ async def test_a_workspace_inside_belongs_to_nobody_and_lends_nobodys_rights() -
     script = "id -u; id -g; stat -c %u .; ulimit -H -c; grep -E ' /(tmp|workspace) ' /proc/mounts"
     async with started(workspace="container") as sandbox:
         uid, gid, owner, cores, *mounts = (await output(sandbox, "sh", "-c", script)).splitlines()
-    with closing(connect(engine_url())) as client:
-        # who takes no owner for it gives everybody in the container the right to write
-        owned_by = "0" if describe(client, engine_url()).is_podman else "65534"
+    # who takes no owner for it gives everybody in the container the right to write
+    owned_by = "0" if at_engine(describe).is_podman else "65534"
     assert (uid, gid, owner, cores) == ("65534", "65534", owned_by, "0")
     assert len(mounts) == 2
     assert all({"nosuid", "nodev"} <= set(mount.split()[3].split(",")) for mount in mounts)

@@ -19,7 +19,7 @@ from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.container import LABEL, NAMESPACE_LABEL
 from codeact_team.sandbox.docker.description import describe
-from codeact_team.sandbox.docker.engine import connect
+from codeact_team.sandbox.docker.engine import at_engine, connect
 from codeact_team.sandbox.docker.leftovers import Orphan, list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
@@ -45,8 +45,7 @@ async def orphans_of(*owners: str) -> list[Orphan]:
 
 async def test_containers_whose_owner_has_ended_are_found_and_removed() -> None:
     name = f"codeact-orphan-{os.getpid()}"
-    with closing(connect(engine_url())) as client:
-        outlives = not describe(client, engine_url()).is_podman
+    outlives = not at_engine(describe).is_podman
     stopped = await asyncio.to_thread(leave, {"auto_remove": False, "container_name": name})
     # it ends with its owner, and is not removed; under Podman, every container does
     expected = {(stopped, "exited")}

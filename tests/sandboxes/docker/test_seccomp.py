@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forwarding import forward
+from support.forwarding import engine_with
 
 from codeact_team.errors import EngineError
-from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.description import describe
-from codeact_team.sandbox.docker.engine import connect
+from codeact_team.sandbox.docker.engine import at_engine
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 
 pytestmark = pytest.mark.docker
@@ -114,29 +111,12 @@ def open_dir() -> Generator[Path]:
         yield Path(name)
 
 
-@asynccontextmanager
-async def engine_with(
-    changes: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch, directory: Path
-) -> AsyncGenerator[None]:
-    """The engine of this machine, which is told, or tells, something else in some places."""
-    engine, connections = engine_url(), list[asyncio.Task[None]]()
-
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(asyncio.ensure_future(forward(reader, writer, engine, changes=changes)))
-
-    async with await asyncio.start_unix_server(connected, directory / "engine.sock"):
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{directory}/engine.sock")
-        yield
-    await asyncio.gather(*connections)
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's files would give root's rights")
 async def test_without_the_profile_root_does_not_run_code_where_others_can_enter(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, open_dir: Path
 ) -> None:
-    with closing(connect(engine_url())) as client:
-        if describe(client, engine_url()).is_podman:
-            pytest.skip("Podman gets the profile as a file, which cannot be changed on the way")
+    if at_engine(describe).is_podman:
+        pytest.skip("Podman gets the profile as a file, which cannot be changed on the way")
     # code left files of root's with the set-user-ID bit there
     async with engine_with({b"SCMP_ACT_ERRNO": b"SCMP_ACT_ALLOW"}, monkeypatch, tmp_path):
         with pytest.raises(EngineError, match=r"set-id modes.*chmod 700"):
