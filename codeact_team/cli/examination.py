@@ -42,7 +42,7 @@ from codeact_team.executors.packages.provision import Provision, interpreter_in
 from codeact_team.executors.packages.requirements import Requested
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
-from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced
+from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced, remedy
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.description import EngineDescription, describe, refusal
@@ -185,8 +185,11 @@ async def _confinement(config: ConfinedSandboxConfig) -> Check:
             await sandbox.stop()
     if not sandbox.enforced >= REQUIRED:
         missing = ", ".join(each.value for each in Enforced if each not in sandbox.enforced)
-        advice = "code that you do not trust needs Docker, or Linux 6.12 with Landlock"
-        return Check(name, State.LIMITED, f"not enforced: {missing}; {advice}")
+        return Check(
+            name,
+            State.LIMITED,
+            f"not enforced: {missing}; code that you do not trust needs Docker, or this: {remedy()}",
+        )
     enforced = ", ".join(each.value for each in Enforced if each in sandbox.enforced)
     group = "memory, processes and processor time are limited altogether, by a control group"
     if sandbox.ungrouped:

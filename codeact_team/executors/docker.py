@@ -30,7 +30,7 @@ from codeact_team.executors.workspace.workspace import Location
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
-from codeact_team.sandbox.temporary import NOBODY
+from codeact_team.sandbox.users import private_user
 
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
 
@@ -79,7 +79,7 @@ class DockerEnvironment(Environment):
     _config: DockerExecutorConfig
 
     def __init__(self, config: DockerExecutorConfig) -> None:
-        super().__init__(config, owner=NOBODY)
+        super().__init__(config, owner=private_user())
 
     @property
     def _is_inside(self) -> bool:

@@ -12,9 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from codeact_team.core import trees
-
-NOBODY = 65534
-"""The user to whom root gives a directory in which the code of a container works."""
+from codeact_team.sandbox.users import is_private
 
 _NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
 
@@ -109,8 +107,9 @@ def _orphaned_in(place: Path) -> list[Path]:
 def _is_orphaned(path: Path) -> bool:
     try:
         status = path.lstat()
-        ours = {0, NOBODY} if os.geteuid() == 0 else {os.geteuid()}
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in ours:
+        # root gives those in which the code of a container works to the sandbox's user
+        is_mine = status.st_uid == os.geteuid() or (os.geteuid() == 0 and is_private(status.st_uid))
+        if not stat.S_ISDIR(status.st_mode) or not is_mine:
             return False
         with _taken_over(path) as is_ours:
             return is_ours

@@ -317,8 +317,10 @@ async def test_a_closed_handle_says_so(processes: Processes) -> None:
 @each_part_once
 async def test_another_user_is_one_of_the_container(kind: Kind, processes: Processes, user: str) -> None:
     if kind.name.startswith("confined"):
-        # whom this process runs as
-        assert (await processes.run(["id", "-u"], user="0")).stdout == b"0\n"
+        own = (await processes.run(["id", "-u"])).stdout
+        assert (await processes.run(["id", "-u"], user=own.decode().strip())).stdout == own
+        with pytest.raises(LookupError, match="no other user than that of its code"):
+            await processes.run(["id", "-u"], user="root")
         return
     assert (await processes.run(["id", "-u"], user=user)).stdout == b"0\n"
     capabilities = await processes.run(["grep", "CapEff", "/proc/self/status"], user=user)

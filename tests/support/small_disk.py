@@ -1,4 +1,4 @@
-"""A small file system of its own, which can be full."""
+"""File systems of a test's own, such as a small one, which can be full."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ def small_disk(folder: Path, size: str) -> Generator[None]:
         folder: Where.
         size: As ``mount`` has it, such as ``64k``.
     """
+    with mounted(folder, "tmpfs", f"size={size}"):
+        yield
+
+
+@contextmanager
+def mounted(folder: Path, kind: str, options: str = "defaults") -> Generator[None]:
+    """Within it, a new file system of a kind is mounted at a directory that is made for it. May skip the test."""
     folder.mkdir(parents=True)
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, text=True
+        ["mount", "-t", kind, "-o", options, "none", folder], capture_output=True, text=True
     )
     if mount.returncode:
         pytest.skip(f"nothing can be mounted here: {mount.stderr}")

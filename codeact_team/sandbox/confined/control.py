@@ -157,7 +157,7 @@ class SupervisingProcess:
     """
 
     def __init__(self, settings: Confinement, program: LoadedAhead | None = None) -> None:
-        self.readied = Readied({}, by_kernel=False)
+        self.readied = Readied({}, by_kernel=False, uid=os.getuid())
         """Its mechanisms, once it is ready."""
         self._end = _HostEnd()
         self._killed = False

@@ -99,10 +99,12 @@ class Readied(NamedTuple):
     Attributes:
         reasons: For each, why it is not available, or ``None``.
         by_kernel: Whether the kernel alone confines, so that a fork of the process can be confined.
+        uid: The user whom its programs run as.
     """
 
     reasons: dict[str, str | None]
     by_kernel: bool
+    uid: int
 
 
 class ProgramEnd(NamedTuple):

@@ -61,6 +61,14 @@ class Enforced(StrEnum):
 REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK, Enforced.MODES})
 """The restrictions that ``confinement: required`` needs."""
 
+_AGAINST_NAMESPACES = {
+    "user.max_user_namespaces": ("0", 10_000),
+    # Debian's, and Ubuntu's
+    "kernel.unprivileged_userns_clone": ("0", 1),
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", 0),
+}
+"""Settings of a machine, each with its value that forbids namespaces to all users but root, and with another one."""
+
 _LONGEST_PLACE = 66
 """Bytes: the path of a socket in a directory below it must not be longer than about 104."""
 _PROBE = Path(__file__).with_name("probe.py").read_bytes()
@@ -110,6 +118,21 @@ async def _read_probe(process: Process) -> frozenset[Enforced]:
     )
 
 
+def remedy() -> str:
+    """What lets this machine enforce everything that is required."""
+    if sys.platform == "linux":
+        if "\nSeccomp:\t0\n" not in Path("/proc/self/status").read_text():
+            return (
+                "Another filter of system calls is around this process, as in a container: run it outside, or start the "
+                "container with `--security-opt seccomp=unconfined`"
+            )
+        for name, (value, wanted) in _AGAINST_NAMESPACES.items():
+            with suppress(OSError):
+                if Path("/proc/sys", *name.split(".", 1)).read_text().strip() == value:
+                    return f"This machine forbids namespaces to its users: `sudo sysctl {name}={wanted}` allows them"
+    return "Use Linux 6.1 or newer, with Landlock"
+
+
 def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, required: bool) -> None:
     """Raise a ``ConfinementError`` if something required is missing; warn once of anything else, with the reasons."""
     missing = [what for what in Enforced if what not in enforced]
@@ -119,9 +142,9 @@ def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, 
     why = f" ({why})" if why else ""
     if required and not enforced >= REQUIRED:
         raise ConfinementError(
-            f"This machine does not enforce what `confinement: required` needs; missing: {', '.join(missing)}{why}. Use "
-            "a Docker executor, or a Linux kernel 6.12 with Landlock; or set `confinement: best_effort` for code that "
-            "you trust with what is missing."
+            f"This machine does not enforce what `confinement: required` needs; missing: {', '.join(missing)}{why}. "
+            f"{remedy()}; or use a Docker executor; or set `confinement: best_effort` for code that you trust with what "
+            "is missing."
         )
     warn_once(
         f"confined code is not kept from everything on this machine; not enforced: {', '.join(missing)}{why}"
@@ -198,7 +221,9 @@ class ConfinedSandbox(Sandbox):
         return True
 
     def is_own_user(self, user: str) -> bool:
-        uid = os.getuid()
+        if self._control is None:
+            return False
+        uid = self._control.readied.uid
         try:
             return user in (str(uid), pwd.getpwuid(uid).pw_name)
         except KeyError:

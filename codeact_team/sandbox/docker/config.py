@@ -47,7 +47,7 @@ class DockerSandboxConfig(BaseModel):
     """Limits among `memory_mib`, `cpus` and `pids` that an engine need not enforce. A process then has `memory_mib` for its
     data, and its user `pids` processes. Default: an engine that cannot enforce one is refused."""
     user: str | None = None
-    """User and group, `uid:gid`. Default: the owner of a bound work directory, else 65534, who owns nothing."""
+    """User and group, `uid:gid`. Default: the owner of a bound work directory, else one of the sandbox's own."""
     read_only: bool = True
     """Whether the root file system is read-only. The workspace and /tmp are writable in any case."""
     tmpfs_mib: int = Field(default=256, ge=1)

@@ -35,10 +35,10 @@ from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
 from codeact_team.sandbox.docker.system_calls import profile
 from codeact_team.sandbox.system.kernel import LOCKED_BYTES, MIB, OWN_DESCRIPTORS, PENDING_SIGNALS
+from codeact_team.sandbox.users import private_user
 
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
-_NOBODY = "65534:65534"
 _ULIMITS = {
     "core": 0,
     # `exec.sh` and the supervisor of a session allow less to the code itself
@@ -105,7 +105,7 @@ def launch(
         raise EngineError(refused)
     if engine.is_podman:
         _check_what_podman_ignores(engine, config, url)
-    user = _user_for(config, binding, rootless=engine.is_rootless)
+    user = _user_for(config, binding, engine)
     as_root = user.partition(":")[0] in ("0", "root") and not engine.is_rootless
     no_set_id = as_root and binding is not None and _others_can_enter(binding.directory)
     if as_root and binding is not None and config.user is None:
@@ -205,13 +205,14 @@ def _others_can_enter(directory: Path) -> bool:
     )
 
 
-def _user_for(config: DockerSandboxConfig, binding: Binding | None, *, rootless: bool) -> str:
-    """The user of the code: the configured one, or the owner of the bound directory, or one who owns nothing."""
+def _user_for(config: DockerSandboxConfig, binding: Binding | None, engine: EngineDescription) -> str:
+    """The user of the code: the configured one, or the owner of the bound directory, or one of the sandbox's own."""
     if config.user is not None:
         return config.user
     if binding is None:
-        return _NOBODY
-    if rootless:
+        user = private_user(in_namespace=engine.maps_users)
+        return f"{user}:{user}"
+    if engine.is_rootless:
         return "0:0"
     return binding.owner
 
@@ -235,7 +236,14 @@ def _create(
         # if attached, the engine closes stdin when the host process is gone, which ends the container
         "detach": not config.stop_container,
         # /tmp is a directory that is writable for any image and user
-        "environment": {"HOME": "/tmp", "PYTHONUNBUFFERED": "1", "PIP_QUIET": "1", **config.environment},
+        "environment": {
+            "HOME": "/tmp",
+            # no image has a name for its number
+            "USER": "sandbox",
+            "PYTHONUNBUFFERED": "1",
+            "PIP_QUIET": "1",
+            **config.environment,
+        },
         "labels": {**labels(), **label},
         # the docker command's own configuration may hold a proxy with a password
         "use_config_proxy": False,

@@ -30,6 +30,7 @@ class EngineDescription:
         system: The operating system of its machine.
         architecture: The processors of its machine.
         is_rootless: Whether it runs as a normal user, whose user namespace its containers are in.
+        maps_users: Whether its containers are in a user namespace, with other user ids than those of its machine.
         cgroup_version: The version of the control groups, ``"1"`` or ``"2"``.
         unenforced: The limits that it cannot enforce.
         counts_swap: Whether its limit of memory includes swap.
@@ -42,6 +43,7 @@ class EngineDescription:
     system: str
     architecture: str
     is_rootless: bool
+    maps_users: bool
     cgroup_version: str
     unenforced: Sequence[LimitField]
     counts_swap: bool
@@ -104,6 +106,7 @@ def describe(client: Client, url: str) -> EngineDescription:
         system=str(info.get("OperatingSystem", "")),
         architecture=_GO_NAMES.get(machine, machine),
         is_rootless=is_rootless,
+        maps_users=is_rootless or "name=userns" in options,
         cgroup_version=str(info.get("CgroupVersion", "unknown")),
         unenforced=_unenforced(info, delegated),
         counts_swap=bool(info.get("SwapLimit")),

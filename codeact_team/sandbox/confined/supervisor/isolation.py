@@ -9,15 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.filters import COUNTED, NO_SET_ID, OF_ITSELF, Rule
 from codeact_team.sandbox.system.kernel import checked, libc, syscall
+from codeact_team.sandbox.users import private_user
+
+_T = TypeVar("_T")
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
@@ -26,7 +31,8 @@ _LAST_CAPABILITY = 63
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x1, 0x2, 0x4, 0x8, 0x4000, 0x40000
 _MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
-_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _MOUNT_ATTR_RDONLY = 0x1, 0x4, 0x1
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _AT_EMPTY_PATH = 0x1, 0x4, 0x1000
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_IDMAP = 0x1, 0x100000
 # the same number on every architecture
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_MOUNT_SETATTR = 428, 429, 442
 
@@ -58,10 +64,55 @@ _LINKS = {
 """Links that programs expect."""
 _ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version"}
 """The visible parts of ``/proc`` besides processes. Some others are closed to all users but root, which may be this one."""
+_WITHOUT_OWNERS = ("/dev", "/sys")
+"""Where files are equal for all users, in file systems that cannot show other owners."""
+_ALL_USERS = (1 << 32) - 1
 
 
-def enter_namespaces(set_up_mounts: Callable[[], None], birth: int | None = None) -> None:
-    """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there.
+class PrivateUser(NamedTuple):
+    """A user of one sandbox's own, to whom root lends its files.
+
+    Attributes:
+        id: The number of the user, and of its group.
+        lending: A descriptor of a user namespace that maps root to it.
+    """
+
+    id: int
+    lending: int
+
+
+def user_for_root() -> PrivateUser | None:
+    """A new user, if this process is root's and the kernel can lend it root's files. Needs the machine's ``/proc``."""
+    if os.getuid() != 0:
+        return None
+    user = private_user()
+    # the two change places, all others stay
+    map_ = f"0 {user} 1\n{user} 0 1\n1 1 {user - 1}\n{user + 1} {user + 1} {_ALL_USERS - user - 1}\n"
+    entered, entering = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            if libc.unshare(_CLONE_NEWUSER) == 0:
+                os.write(entering, b"1")
+                signal.pause()
+        finally:
+            os._exit(0)
+    os.close(entering)
+    try:
+        if os.read(entered, 1):
+            with suppress(OSError):
+                for name in ("uid_map", "gid_map"):
+                    with open(f"{_PROC}/{child}/{name}", "w") as file:
+                        file.write(map_)
+                return PrivateUser(user, os.open(f"{_PROC}/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        os.close(entered)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return None
+
+
+def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) -> _T:
+    """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there. Returns what that returns.
 
     Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first
     process of its namespace: when it ends, the kernel ends all others there.
@@ -78,7 +129,7 @@ def enter_namespaces(set_up_mounts: Callable[[], None], birth: int | None = None
                 file.write(line)
     _continue_in_a_child(birth)
     checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET))
-    set_up_mounts()
+    return set_up_mounts()
 
 
 def _continue_in_a_child(birth: int | None) -> None:
@@ -111,11 +162,17 @@ def failure_of(action: Callable[[], object]) -> str | None:
     return reason or None
 
 
-def drop_privileges() -> None:
-    """Give up all capabilities, and the ways to gain new ones. Matters if the user is root."""
+def drop_privileges(user: PrivateUser | None = None) -> None:
+    """Give up all capabilities, and the ways to gain new ones; become ``user``. Matters if this process is root's."""
     for capability in range(_LAST_CAPABILITY + 1):
         # fails for capabilities that this kernel does not know, and for users that have none
         kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user.id, user.id, user.id)
+        os.setresuid(user.id, user.id, user.id)
+        # another user's files in /proc would be root's
+        checked(kernel.prctl(kernel.PR_SET_DUMPABLE, 1))
     checked(libc.capset(kernel.CAPABILITIES, bytes(kernel.SIZE_OF_CAPABILITIES)))
     checked(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
 
@@ -138,27 +195,35 @@ def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
     os.close(ruleset)
 
 
-def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = ()) -> None:
-    """Make a root for this process that contains only what its programs may see.
+def enter_mount_view(
+    settings: Confinement, moved: Iterable[tuple[str, str]] = (), user: PrivateUser | None = None
+) -> PrivateUser | None:
+    """Make a root for this process that contains only what its programs may see, as ``user`` or as this process's own user.
 
     Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
     system in memory, which counts as memory, and is at ``/tmp``, too, unless programs have to see the machine's own.
     Each directory of ``moved`` is shown at the place named with it.
 
+    Returns:
+        The ``user``; ``None`` if a file system cannot lend it root's files.
+
     Raises:
         OSError: If the kernel refuses it. This process may be of no more use then.
     """
     checked(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    writable = _tree(settings.workspace)
+    paths = _TracedPaths(path for path in settings.readable if not _is_below(path, _PROC))
+    shown = paths.ends
+    # opened before anything is mounted, which would be visible in them
+    (writable, *visible), user = _trees([settings.workspace, *shown], user)
     status = os.fstat(writable)
     if [status.st_dev, status.st_ino] != [*settings.workspace_identity]:
         raise OSError(f"{settings.workspace} was replaced")
     place = settings.private
-    _mount_memory(place, _ROOT_MIB)
-    paths = _TracedPaths(path for path in settings.readable if not _is_below(path, _PROC))
-    shown = paths.ends
-    for path in shown:
-        _show(_tree(path), f"{place}{path}")
+    _mount_memory(place, _ROOT_MIB, user=user)
+    # directories above the visible ones may be entered by all
+    umask = os.umask(0o022)
+    for path, tree in zip(shown, visible, strict=True):
+        _show(tree, f"{place}{path}")
     for source, target in moved:
         _show(_tree(source), f"{place}{target}")
     if os.path.exists(_OWN_TERMINAL) and not any(_is_below(_OWN_TERMINAL, path) for path in shown):
@@ -171,19 +236,20 @@ def enter_mount_view(settings: Confinement, moved: Iterable[tuple[str, str]] = (
             os.symlink(target, f"{place}{path}")
     for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, _TERMINALS):
         os.makedirs(f"{place}{path}", exist_ok=True)
-    _name_users(place, settings.workspace, (*shown, *paths.links))
-    read_only = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
-    arguments = (os.fsencode(place), _AT_RECURSIVE, read_only, len(read_only))
-    checked(syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, *arguments))
+    uid, gid = (os.getuid(), os.getgid()) if user is None else (user.id, user.id)
+    _name_users(place, uid, gid, settings.workspace, (*shown, *paths.links))
+    _set_attributes(_AT_FDCWD, os.fsencode(place), 0, _MOUNT_ATTR_RDONLY)
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
-    _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC)
+    _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC, user=user)
     _mount_terminals(f"{place}{_TERMINALS}")
     if has_temporary:
-        _mount_temporary(place, settings.private, settings.tmpfs_mib)
+        _mount_temporary(place, settings.private, settings.tmpfs_mib, user)
     else:
-        _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib)
+        _mount_memory(f"{place}{settings.private}", settings.tmpfs_mib, user=user)
+    os.umask(umask)
     _attach(writable, f"{place}{settings.workspace}")
     _make_root(place)
+    return user
 
 
 def _can_have_temporary(settings: Confinement, paths: _TracedPaths) -> bool:
@@ -192,7 +258,7 @@ def _can_have_temporary(settings: Confinement, paths: _TracedPaths) -> bool:
     return not shown and not any(TEMPORARY in (path, os.path.dirname(path)) for path in paths.links)
 
 
-def _mount_temporary(place: str, private: str, mib: int) -> None:
+def _mount_temporary(place: str, private: str, mib: int, user: PrivateUser | None) -> None:
     """Mount a file system in memory as ``/tmp``, and as the private directory, in the new root at ``place``.
 
     The names in ``/tmp`` that lead to visible paths stay read-only. Each is a mount, so that code can neither rename nor
@@ -203,11 +269,13 @@ def _mount_temporary(place: str, private: str, mib: int) -> None:
     is_below = os.path.dirname(private) == TEMPORARY
     names = set(os.listdir(temporary)) - ({os.path.basename(private)} if is_below else set())
     trees = {name: _tree(f"{temporary}/{name}") for name in names}
-    _mount_memory(temporary, mib)
+    _mount_memory(temporary, mib, user=user)
     for name, tree in trees.items():
         _show(tree, f"{temporary}/{name}")
     source = f"{place}{private}" if is_below else temporary
     os.makedirs(source, 0o700, exist_ok=True)
+    if user is not None:
+        os.chown(source, user.id, user.id)
     # a mount, as the names above
     _attach(_tree(source), f"{place}{private}")
 
@@ -220,9 +288,8 @@ def own_temporary(settings: Confinement) -> Sequence[str]:
     return []
 
 
-def _name_users(place: str, home: str, taken: Sequence[str]) -> None:
+def _name_users(place: str, uid: int, gid: int, home: str, taken: Sequence[str]) -> None:
     """Write the files that name users, for programs that want to know who they are, unless the machine's are ``taken``."""
-    uid, gid = os.getuid(), os.getgid()
     users = {0: "root", 65534: "nobody", **({} if uid in (0, 65534) else {uid: "user"})}
     groups = {0: "root", 65534: "nogroup", **({} if gid in (0, 65534) else {gid: "user"})}
     lines = [
@@ -299,9 +366,39 @@ def _show(tree: int, place: str) -> None:
     _attach(tree, place)
 
 
-def _tree(path: str) -> int:
+def _trees(paths: Sequence[str], user: PrivateUser | None) -> tuple[Sequence[int], PrivateUser | None]:
+    """A tree for each path. With the ``user``, or ``None`` if a file system cannot lend it what is root's."""
+    trees: list[int] = []
+    try:
+        for path in paths:
+            is_lent = not any(_is_below(path, above) for above in _WITHOUT_OWNERS)
+            trees.append(_tree(path, user if is_lent else None))
+    except OSError:
+        for tree in trees:
+            os.close(tree)
+        if user is None:
+            raise
+        return _trees(paths, None)
+    return trees, user
+
+
+def _tree(path: str, user: PrivateUser | None = None) -> int:
+    """A copy of the mounts from this path on, to be attached elsewhere; what is root's there belongs to ``user``."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
-    return checked(syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags))
+    tree = checked(syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags))
+    if user is not None:
+        try:
+            _set_attributes(tree, b"", _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, user.lending)
+        except OSError:
+            os.close(tree)
+            raise
+    return tree
+
+
+def _set_attributes(directory: int, path: bytes, flags: int, attributes: int, namespace: int = 0) -> None:
+    """Set attributes of a mount, and of those below it."""
+    arguments = struct.pack("=QQQQ", attributes, 0, 0, namespace)
+    checked(syscall(_SYS_MOUNT_SETATTR, directory, path, flags | _AT_RECURSIVE, arguments, len(arguments)))
 
 
 def _attach(tree: int, place: str) -> None:
@@ -319,8 +416,9 @@ def _mount_processes(place: str, empty: str) -> None:
             _attach(_tree(empty if entry.is_dir() else os.devnull), entry.path)
 
 
-def _mount_memory(place: str, mib: int, flags: int = 0) -> None:
-    options = f"mode=0700,size={mib}m,nr_inodes={_MOST_FILES}".encode()
+def _mount_memory(place: str, mib: int, flags: int = 0, *, user: PrivateUser | None = None) -> None:
+    owner = "" if user is None else f",uid={user.id},gid={user.id}"
+    options = f"mode=0700,size={mib}m,nr_inodes={_MOST_FILES}{owner}".encode()
     flags |= _MS_NOSUID | _MS_NODEV
     checked(libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", flags, options))
 

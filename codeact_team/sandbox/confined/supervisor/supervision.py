@@ -201,14 +201,19 @@ def _harden(
         return Programs(start, OomScore(), GroupCounters()), {"sandlock": no_sandlock}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if capabilities.no_namespaces is None:
-        isolation.enter_namespaces(partial(isolation.enter_mount_view, settings, group.mounts), birth)
+        user = isolation.user_for_root()
+        view = partial(isolation.enter_mount_view, settings, group.mounts, user)
+        private = isolation.enter_namespaces(view, birth)
+        if user is not None:
+            os.close(user.lending)
         os.close(birth)
     else:
+        private = None
         _report_birth(birth)
     oom_score = OomScore(KILLED_SECOND, proc)
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
-    isolation.drop_privileges()
+    isolation.drop_privileges(private)
     # it ends with its parent; a change of privileges would undo this
     kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
     # late, so that the memory of this process until now does not count
@@ -296,7 +301,8 @@ def supervise(
 
     def serve() -> None:
         with closing(programs), suppress(EOFError, ConnectionResetError):
-            messages.send(Message.READY, Readied(reasons, by_kernel=capabilities.sandlock is None))
+            is_by_kernel = capabilities.sandlock is None
+            messages.send(Message.READY, Readied(reasons, by_kernel=is_by_kernel, uid=os.getuid()))
             _serve(control, messages, host, programs)
 
     # threads that are started later inherit what confines this one

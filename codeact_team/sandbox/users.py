@@ -1,0 +1,29 @@
+"""Users that belong to one sandbox each.
+
+Linux counts descriptors in flight, pending signals, inotify watches and the pages of pipes for each user, so sandboxes
+of one user could use up each other's.
+"""
+
+from __future__ import annotations
+
+import os
+
+# systemd's list of user ids assigns these to nobody, https://systemd.io/UIDS-GIDS
+_OF_A_MACHINE = range(0x7000_0000, 0x8000_0000)
+# within the 65,536 that a user namespace usually has, above those that images usually give to users
+_OF_A_NAMESPACE = range(20_000, 60_000)
+
+
+def private_user(*, in_namespace: bool = False) -> int:
+    """A random id, of a user and a group, that no other sandbox of this machine is likely to have.
+
+    Args:
+        in_namespace: Whether it is one of a user namespace that has only 65,536 of them.
+    """
+    users = _OF_A_NAMESPACE if in_namespace else _OF_A_MACHINE
+    return users[int.from_bytes(os.urandom(8), "big") % len(users)]
+
+
+def is_private(uid: int) -> bool:
+    """Whether an id of this machine can be a sandbox's."""
+    return uid in _OF_A_MACHINE
