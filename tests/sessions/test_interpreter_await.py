@@ -91,6 +91,34 @@ def test_a_loop_that_was_stopped_goes_on(interpreter: RunningInterpreter) -> Non
     assert interpreter.run("await asyncio.sleep(0, 'goes on')").output == "'goes on'\n"
 
 
+_IN_A_CHILD = """
+import os, warnings
+# Python 3.12 warns of the fork where there are threads
+warnings.simplefilter("ignore")
+await asyncio.sleep(0)
+if not (pid := os.fork()):
+    try:
+        {child}
+    finally:
+        os._exit(0)
+os.waitpid(pid, 0)
+await asyncio.sleep(0, "parent")
+"""
+
+
+@pytest.mark.parametrize(
+    ("child", "output"),
+    [
+        ("print(await asyncio.sleep(0, 1), await asyncio.sleep(0, 2), flush=True)", "1 2\n"),
+        ("print(asyncio.run(asyncio.sleep(0, 3)), flush=True)", "3\n"),
+    ],
+    ids=["the inherited loop", "a loop of its own"],
+)
+def test_a_forked_child_may_await(interpreter: RunningInterpreter, child: str, output: str) -> None:
+    assert interpreter.run(_IN_A_CHILD.format(child=child)).output == f"{output}'parent'\n"
+    assert interpreter.run("await asyncio.sleep(0, 'next')").output == "'next'\n"
+
+
 def test_an_exception_shows_the_frames_of_the_code_only(fresh_interpreter: RunningInterpreter) -> None:
     fresh_interpreter.run("import asyncio")
     ran = fresh_interpreter.run("async def f():\n    await asyncio.sleep(0)\n    1 / 0\nawait f()")

@@ -13,6 +13,7 @@ from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnk
 from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from collections.abc import Callable
 from contextlib import suppress
+from os import getpid
 from types import CodeType, FrameType
 
 from codeact_team.session.runner.interpreter.user_code import can_interrupt, interruptible, runs_users
@@ -179,6 +180,7 @@ class _Loop:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self._loop: AbstractEventLoop | None = None
+        self._process = 0
 
     def run(
         self, work: Callable[[Sequence[CodeType]], Coroutine[Any, Any, None]], parts: Sequence[CodeType]
@@ -219,8 +221,20 @@ class _Loop:
             from asyncio import new_event_loop
 
             self._loop = new_event_loop()
-            self._loop.set_exception_handler(_handle)
+            self._loop.set_exception_handler(self._handle)
+            self._process = getpid()
         return self._loop
+
+    def _handle(self, loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+        from asyncio import _get_running_loop, _set_running_loop  # pyright: ignore[reportPrivateUsage]
+
+        if getpid() != self._process and loop.is_running() and _get_running_loop() is None:
+            # Since 3.14 a forked child has no running loop, so that it can run one of its own. If it awaits, the step that
+            # has forked complains, and later steps would not run.
+            _set_running_loop(loop)
+        # otherwise a task was interrupted, and so is the block
+        elif not isinstance(context.get("exception"), KeyboardInterrupt):
+            loop.default_exception_handler(context)
 
 
 def _complete(loop: AbstractEventLoop, task: Task[None]) -> None:
@@ -261,9 +275,3 @@ def _run_until_done(loop: AbstractEventLoop, task: Task[None]) -> None:
     if not task.done():
         raise RuntimeError("the event loop was stopped before the block had ended")
     task.result()
-
-
-def _handle(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    # a task was interrupted, and so is the block
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)
