@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import glob
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ import pytest
 import uv
 from docs.documents import PAGES, blocks_of
 from support.openai_server import AnyReply, ScriptedServer
+from support.pythons import python_of
 
 from codeact_team.executors.packages.installer import settings_for_uv
 
@@ -261,19 +261,9 @@ def _wheel() -> Path:
 
 
 def _interpreter(version: str) -> str:
-    """A Python of this version that starts; a name on the path may belong to a program that chooses another."""
-    root = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
-    installed = sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))
-    for candidate in (sys.executable, shutil.which(f"python{version}"), *installed):
-        if candidate is not None and _version(candidate) == version:
-            return candidate
-    pytest.skip(f"this machine has no Python {version}")
-
-
-def _version(python: str) -> str:
-    """Its version without the last number; empty if it does not start."""
-    script = "import sys; print('%d.%d' % sys.version_info[:2])"
-    return subprocess.run([python, "-c", script], capture_output=True, text=True, check=False).stdout.strip()
+    if (python := python_of(version)) is None:
+        pytest.skip(f"this machine has no Python {version}")
+    return python
 
 
 def _uv(*arguments: str) -> None:
