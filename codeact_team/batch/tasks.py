@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from codeact_team.batch.results import LineBroken
 from codeact_team.config.overrides import field_names
 from codeact_team.core.files import open_regular
+from codeact_team.core.nesting import check_nesting
 from codeact_team.core.providers import did_you_mean
 from codeact_team.errors import SettingError
 
@@ -222,7 +223,7 @@ def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
             yield number, parse_exact_json(line.decode())
         except UnicodeDecodeError:
             yield number, TaskError("it is not in UTF-8")
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             yield number, TaskError(f"it is no JSON: {error}")
 
 
@@ -317,12 +318,20 @@ def parse_exact_json(text: str) -> Any:
     A whole number that a ``float`` would change becomes an ``int``, even if it is written with a fraction or an exponent.
 
     Raises:
-        ValueError: If the text is not JSON, an object has a key twice, or a ``float`` would make a number whole or infinite.
-        RecursionError: If it is nested too deeply.
+        ValueError: If the text is not JSON, an object has a key twice, a ``float`` would make a number whole or infinite, or
+            it is nested too deeply.
     """
-    return json.loads(
-        text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles
-    )
+    try:
+        value = json.loads(
+            text,
+            parse_float=_exact_number,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_without_doubles,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_nesting(value)
+    return value
 
 
 def whole_number(number: float) -> int | float:

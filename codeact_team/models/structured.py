@@ -32,6 +32,7 @@ from autogen_core.models import (
 )
 from pydantic import BaseModel, JsonValue, ValidationError, create_model
 
+from codeact_team.core.nesting import check_nesting
 from codeact_team.core.quoting import take_thoughts_off
 from codeact_team.models.clients import WrappedClient, wrap_client
 
@@ -162,6 +163,7 @@ def _decode(text: str) -> JsonValue:
     """Decode JSON, or a similar notation with only one possible meaning; nothing is completed or guessed."""
     try:
         value = _STRICT.decode(text)
+        check_nesting(value)
     except (ValueError, RecursionError) as error:
         try:
             value = pyjson5.decode(_NOTATION.sub(_as_json5, text))
@@ -188,7 +190,7 @@ def _as_json5(found: re.Match[str]) -> str:
 
 def _explain(text: str, error: Exception) -> str:
     try:
-        _STRICT.raw_decode(text)
+        check_nesting(_STRICT.raw_decode(text)[0])
     except (ValueError, RecursionError):
         reason = (
             error.msg

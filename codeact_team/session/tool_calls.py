@@ -15,6 +15,7 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
+from codeact_team.core.nesting import check_nesting
 from codeact_team.errors import SettingError
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import (
@@ -269,6 +270,7 @@ def _encoded(number: int, answer: CallAnswer) -> bytes:
     if (size := sum(map(_least_size, answer.content))) <= MAX_ANSWER_BYTES:
         try:
             data = _payload(number, answer)
+            check_nesting(answer.content)
         except Exception:
             logger.exception("the answer of a tool cannot be encoded")
             return _payload(number, _BROKEN)

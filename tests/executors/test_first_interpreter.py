@@ -55,3 +55,21 @@ async def test_a_shell_that_comes_first_changes_nothing_of_it() -> None:
     )
     assert (await run(executor, "import json, os; print(json.dumps(os.environ.get('A')))")).output == "null\n"
     await executor.stop()
+
+
+CALLBACKS = """
+import ctypes
+function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+kept = [function(lambda x, n=n: x + n) for n in range(2_000)]
+print(sum(each(1) for each in kept))
+"""
+
+
+@pytest.mark.parametrize("environment", [{}, {"ANY": "1"}], ids=["a fork", "a program"])
+async def test_c_may_call_back_many_functions(environment: dict[str, str]) -> None:
+    executor = KINDS["confined-session"].make(environment=environment)
+    # libffi may keep a file open for that
+    assert (await run(executor, CALLBACKS)).output == "2001000\n"
+    await executor.restart()
+    assert (await run(executor, CALLBACKS)).output == "2001000\n"
+    await executor.stop()

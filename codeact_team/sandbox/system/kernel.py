@@ -54,6 +54,28 @@ def install_filter(program: bytes) -> None:
     checked(prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filter_)))
 
 
+def close_descriptors(first: int, end: int, *kept: int) -> None:
+    """Close the descriptors from ``first`` to ``end - 1``, except those that are ``kept``."""
+    for fd in sorted({fd for fd in kept if fd >= first}):
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, end)
+
+
+def descriptors_of_libffi() -> list[int]:
+    """What a fork that is to use ctypes must not close.
+
+    From this file, libffi 3.5 maps code for functions that C calls back. Without it, a process can make few of them.
+    """
+    found: list[int] = []
+    for fd in os.listdir("/proc/self/fd"):
+        # the one that lists them is closed by now
+        with suppress(OSError):
+            if os.path.basename(os.readlink(f"/proc/self/fd/{fd}")).startswith("libffi."):
+                found.append(int(fd))
+    return found
+
+
 def adopt_orphans() -> int:
     """Make this process the parent of every descendant whose own parent ends, so that none can hide. Linux only."""
     return prctl(PR_SET_CHILD_SUBREAPER, 1) if sys.platform == "linux" else -1

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.confined.supervisor import isolation
 from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
-from codeact_team.sandbox.system.kernel import MIB, OWN_DESCRIPTORS, limit
+from codeact_team.sandbox.system.kernel import (
+    MIB,
+    OWN_DESCRIPTORS,
+    close_descriptors,
+    descriptors_of_libffi,
+    limit,
+)
 
 if TYPE_CHECKING:
     from codeact_team.sandbox.confined.supervisor.fork_server import LoadedProgram, MainThread
@@ -33,7 +39,6 @@ _NOT_BY_KERNEL = "a loaded program runs only where the kernel alone confines"
 # memory that the memory limit does not count
 _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 
-_FIRST_FD = 3
 _ERRNO = struct.Struct("=i")
 
 
@@ -215,17 +220,16 @@ class _Birth:
     def enter_child(self, prepare: Callable[[], None]) -> None:
         """In the fork, close everything that belongs to this process, and call ``prepare``."""
         os.setsid()
-        os.dup2(self._reporting, _FIRST_FD, inheritable=False)
-        os.closerange(_FIRST_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        close_descriptors(3, os.sysconf("SC_OPEN_MAX"), self._reporting, *descriptors_of_libffi())
         prepare()
 
     def fail(self, error: OSError) -> None:
         """In the fork, report a failure."""
-        os.write(_FIRST_FD, _ERRNO.pack(error.errno or 0) + (error.strerror or str(error)).encode())
+        os.write(self._reporting, _ERRNO.pack(error.errno or 0) + (error.strerror or str(error)).encode())
 
     def succeed(self) -> None:
         """In the fork, report that nothing has failed."""
-        os.close(_FIRST_FD)
+        os.close(self._reporting)
 
     def wait(self, pid: int) -> ForkedProgram:
         """Wait until the fork has become a program. Raises an ``OSError`` if it cannot."""

@@ -23,7 +23,15 @@ from codeact_team.sandbox.system.framing import (
     receive_with_descriptors,
     send_with_descriptors,
 )
-from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS, PR_SET_DUMPABLE, OomScore, limit, prctl
+from codeact_team.sandbox.system.kernel import (
+    CODE_DESCRIPTORS,
+    PR_SET_DUMPABLE,
+    OomScore,
+    close_descriptors,
+    descriptors_of_libffi,
+    limit,
+    prctl,
+)
 from codeact_team.sandbox.system.process_tree import ProcessTree
 from codeact_team.session.protocol import (
     BORN,
@@ -222,10 +230,7 @@ def _become_plain_python(descriptors: Iterable[int]) -> None:
         signal.signal(number, handler)
     signal.set_wakeup_fd(-1)
     prctl(PR_SET_DUMPABLE, 1)
-    last = 2
-    for fd in (*sorted(descriptors), _LAST_DESCRIPTOR):
-        os.closerange(last + 1, fd)
-        last = fd
+    close_descriptors(3, _LAST_DESCRIPTOR, *descriptors, *descriptors_of_libffi())
 
 
 class InterpreterProcess:

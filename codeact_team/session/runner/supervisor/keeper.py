@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 
 from codeact_team.sandbox.system.framing import receive_with_descriptors, send_with_descriptors
-from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS, adopt_orphans, limit
+from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS, adopt_orphans, close_descriptors, limit
 from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
 from codeact_team.session.protocol import KIB, KILL_TREE
 
@@ -81,7 +81,8 @@ class _Keeper:
         os.setsid()
         self._control = control
         self._guard = guard
-        _close_others(control.fileno(), *task[1], *guard.descriptors)
+        end = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        close_descriptors(_FIRST, end, control.fileno(), *task[1], *guard.descriptors)
         self._home: int | None = None
         # another user may not be allowed to enter the workspace
         with suppress(OSError):
@@ -240,11 +241,3 @@ class _Keeper:
         # not by a list: what a process that ends hands over may be in none for a moment
         self._processes.reap()
         return self._processes.has_children
-
-
-def _close_others(*kept: int) -> None:
-    last = _FIRST - 1
-    for fd in sorted({*kept}):
-        os.closerange(last + 1, fd)
-        last = fd
-    os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
