@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 MAX_NESTING = 200
 """Levels of nesting, as Pydantic reads them."""
@@ -28,4 +28,6 @@ _CONTAINERS = (list, tuple, dict)
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, _CONTAINERS) else ()
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value).values()
+    return cast("Iterable[Any]", value) if isinstance(value, _CONTAINERS) else ()
