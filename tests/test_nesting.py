@@ -25,7 +25,7 @@ def test_as_many_levels_are_read() -> None:
     assert parse(text.encode()) == parse_exact_json(text) == read_value(text) == value
 
 
-@pytest.mark.parametrize("levels", [MAX_NESTING + 2, 2_000, 40_000, 400_000])
+@pytest.mark.parametrize("levels", [MAX_NESTING + 2, 2_000, 40_000])
 def test_more_levels_are_refused(levels: int) -> None:
     text = nested(levels)
     for read in (lambda: parse(text.encode()), lambda: parse_exact_json(text)):
