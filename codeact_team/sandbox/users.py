@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-# systemd's list of user ids assigns these to nobody, https://systemd.io/UIDS-GIDS
+# free by systemd's list of user ids, https://systemd.io/UIDS-GIDS
 _OF_A_MACHINE = range(0x7000_0000, 0x8000_0000)
 # within the 65,536 that a user namespace usually has, above those that images usually give to users
 _OF_A_NAMESPACE = range(20_000, 60_000)

@@ -112,7 +112,7 @@ def user_for_root() -> PrivateUser | None:
 
 
 def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) -> _T:
-    """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there. Returns what that returns.
+    """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there. Returns its result.
 
     Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first
     process of its namespace: when it ends, the kernel ends all others there.
@@ -367,7 +367,7 @@ def _show(tree: int, place: str) -> None:
 
 
 def _trees(paths: Sequence[str], user: PrivateUser | None) -> tuple[Sequence[int], PrivateUser | None]:
-    """A tree for each path. With the ``user``, or ``None`` if a file system cannot lend it what is root's."""
+    """A tree for each path. With the ``user``, or ``None`` if a file system cannot lend it root's files."""
     trees: list[int] = []
     try:
         for path in paths:
@@ -383,7 +383,7 @@ def _trees(paths: Sequence[str], user: PrivateUser | None) -> tuple[Sequence[int
 
 
 def _tree(path: str, user: PrivateUser | None = None) -> int:
-    """A copy of the mounts from this path on, to be attached elsewhere; what is root's there belongs to ``user``."""
+    """A copy of the mounts from this path on, to be attached to another one. Files of root belong to ``user`` there."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
     tree = checked(syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags))
     if user is not None:
