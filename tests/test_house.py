@@ -48,7 +48,7 @@ WORN_PHRASES = {
     r"(goes|go|gone|going|went) on with": 9,
     r"(goes|go|gone|going|went) on": 48,
     r"whoever": 7,
-    r"what is": 71,
+    r"what is": 70,
     r"[Ww]hat (that|it|they|this|there|others)\b": 86,
     r"[Ll]et": 26,
     r"for ever": 1,
