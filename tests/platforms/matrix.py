@@ -1,0 +1,205 @@
+"""Tries the executors on engines, kernels and Pythons, and writes the table of the guide of platforms.
+
+``tests/platforms/run [NAME...]``: all rows, or those that are named; ``run --table``: only the table, from the results of before. For root on Debian
+with the packages that ``.ci/run`` installs, and QEMU; in the environment of the tests. Native rows take some minutes each, those in
+emulated machines half an hour. What was seen is kept in ``results.json``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import grp
+import json
+import os
+import pwd
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parent.parent
+RESULTS = HERE / "results.json"
+EXCEPTIONS = HERE / "exceptions.toml"
+GUIDE = CHECKOUT / "docs/guides/platforms.md"
+BEGIN, END = "<!-- written by tests/platforms/run -->\n", "<!-- end of what it has written -->\n"
+IMAGE = Path("/var/tmp/codeact-image.tar")
+USER = "codeact-tests"
+NOT_TRIED = {
+    "macOS, Docker Desktop": "The quickstart there runs without confinement, and says so.",
+    "Windows, WSL 2": "",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: the name of its results, what the table calls it, what runs code, and where.
+
+    ``where`` is the release of an emulated machine, or who runs the tests on this one.
+    """
+
+    name: str
+    title: str
+    kind: str
+    where: str
+
+
+ROWS = [
+    Row("docker", "Docker", "docker", "root"),
+    Row("docker-rootless", "Docker, rootless", "docker-rootless", "user"),
+    Row("podman", "Podman as root", "podman", "root"),
+    Row("podman-rootless", "Podman, rootless", "podman-rootless", "user"),
+    Row("gvisor", "gVisor in Docker", "gvisor", "root"),
+    Row("confined-root", "confined, as root", "confined", "root"),
+    Row("confined", "confined", "confined", "user"),
+    Row("trixie-docker", "Docker", "docker", "trixie"),
+    Row("trixie-docker-rootless", "Docker, rootless", "docker-rootless", "trixie"),
+    Row("trixie-podman-rootless", "Podman, rootless", "podman-rootless", "trixie"),
+    Row("trixie-confined", "confined", "confined", "trixie"),
+    Row("bookworm-docker", "Docker", "docker", "bookworm"),
+    Row("bookworm-podman-rootless", "Podman, rootless", "podman-rootless", "bookworm"),
+    Row("bookworm-confined", "confined", "confined", "bookworm"),
+]
+
+
+def main(*arguments: str) -> None:
+    rows = {row.name: row for row in ROWS}
+    if arguments != ("--table",):
+        for name in arguments or rows:
+            result = tried(rows[name])
+            # others may have come meanwhile
+            results = read_results()
+            results[name] = result
+            RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+            print(f"{name}: {verdict(result)}")
+    results = read_results()
+    before, _, rest = GUIDE.read_text().partition(BEGIN)
+    GUIDE.write_text(before + BEGIN + table(results) + END + rest.partition(END)[2])
+    bad = [name for name, result in results.items() if result["failures"]]
+    if bad:
+        sys.exit(f"these fail: {', '.join(bad)}")
+
+
+def tried(row: Row) -> dict[str, Any]:
+    """What is seen of a row when its tests run."""
+    arguments = [row.kind, "/opt/image.tar", "--brief"]
+    if row.where in ("root", "user"):
+        make_image()
+        arguments = [row.kind, str(IMAGE)]
+    script = shlex.join(["tests/platforms/row.py", *arguments])
+    if row.where == "root":
+        command = [sys.executable, *shlex.split(script)]
+    elif row.where == "user":
+        command = as_user(script)
+    else:
+        # a control group of its own, as the guide says
+        scope = "systemd-run --user --scope -q -p Delegate=yes" if row.kind == "confined" else ""
+        command = [str(HERE / "machine"), row.where, f"{scope} python {script}"]
+    output = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True).stdout
+    seen = json.loads(output.splitlines()[-1])
+    failures, exceptions = sorted_out(row.name, seen.pop("others"))
+    seen |= {"failures": failures, "exceptions": exceptions, "date": datetime.date.today().isoformat()}
+    return seen
+
+
+def make_image() -> None:
+    if IMAGE.exists():
+        return
+    make = f"container=$(docker create python:3-slim true); docker export $container >{IMAGE}; docker rm $container >/dev/null"
+    subprocess.run(["sh", "-ec", make], check=True)
+
+
+def as_user(script: str) -> list[str]:
+    """The command by which a normal user of this machine runs ``script`` in a copy of the checkout."""
+    try:
+        user = pwd.getpwnam(USER)
+    except KeyError:
+        subprocess.run(["useradd", "-m", "-s", "/bin/bash", USER], check=True)
+        user = pwd.getpwnam(USER)
+    runtime = Path(f"/run/user/{user.pw_uid}")
+    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chown(runtime, user.pw_uid, user.pw_gid)
+    settings = [
+        f"HOME={user.pw_dir}",
+        f"XDG_RUNTIME_DIR={runtime}",
+        f"USER={USER}",
+        "PATH=/usr/bin:/bin:/usr/sbin:/sbin",
+    ]
+    group = grp.getgrgid(user.pw_gid).gr_name
+    # where root's own may not be entered
+    uv = [sys.executable, "-m", "uv"]
+    home, python = user.pw_dir, f"{user.pw_dir}/venv/bin/python"
+    prepare = f"""
+        rm -rf {home}/checkout && mkdir {home}/checkout
+        git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read | tar -x -C {home}/checkout
+        [ -e {home}/venv ] || {shlex.join(uv)} venv -q --seed --python /usr/bin/python3 {home}/venv
+        {shlex.join(uv)} pip install -q --python {python} -e '{home}/checkout[dev]'
+        chown -R {USER}:{group} {home}
+    """
+    subprocess.run(["bash", "-ec", prepare], cwd=CHECKOUT, check=True)
+    become = ["setpriv", f"--reuid={USER}", f"--regid={group}", "--clear-groups", "env", "-i", *settings]
+    return [*become, "bash", "-c", f"cd {home}/checkout && {python} {script}"]
+
+
+def sorted_out(name: str, others: dict[str, str]) -> tuple[dict[str, str], dict[str, int]]:
+    """The tests that should have passed, and how many were expected not to, by the reason."""
+    failures, expected = dict[str, str](), dict[str, int]()
+    listed = tomllib.loads(EXCEPTIONS.read_text())["exception"]
+    for test, how in others.items():
+        reason = next(
+            (
+                each["reason"]
+                for each in listed
+                if any(fnmatch.fnmatch(name, row) for row in each["rows"])
+                and any(fnmatch.fnmatch(test, f"*{pattern}*") for pattern in each["tests"])
+            ),
+            None,
+        )
+        if reason is None:
+            failures[test] = how
+        else:
+            expected[reason] = expected.get(reason, 0) + 1
+    return failures, expected
+
+
+def read_results() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def verdict(result: dict[str, Any]) -> str:
+    """The state of a platform, as the table says it."""
+    passed, failed, excepted = result["passed"], len(result["failures"]), sum(result["exceptions"].values())
+    state = f"fails: {failed} of {passed + failed + excepted} tests" if failed else f"works: {passed} tests"
+    if result.get("refused"):
+        state = f"refused: “{result['refused']}”. Where that is accepted, it {state}"
+    return state
+
+
+def table(results: dict[str, Any]) -> str:
+    """The table of the guide, and what is not as elsewhere."""
+    lines = ["| platform | tried with | state | except |", "|---|---|---|---|"]
+    for row in ROWS:
+        if (result := results.get(row.name)) is None:
+            lines.append(f"| Linux, {row.title} ({row.where}) | | not tried | |")
+            continue
+        seen = result["versions"]
+        details = [
+            seen["system"],
+            seen.get("engine"),
+            f"kernel {seen['kernel']}",
+            f"control groups v{seen['control groups']}",
+        ]
+        tried_with = ", ".join(filter(None, [*details, f"Python {seen['python']}"]))
+        emulated = "; emulated, a choice of the tests" if result["brief"] else ""
+        excepted = " ".join(f"{reason} ({number})" for reason, number in sorted(result["exceptions"].items()))
+        lines.append(f"| Linux, {row.title} | {tried_with}{emulated} | {verdict(result)} | {excepted} |")
+    lines += [f"| {name} | | not tried | {words} |" for name, words in NOT_TRIED.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

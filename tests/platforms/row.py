@@ -1,0 +1,192 @@
+"""Runs the executors' tests on the platform where it is, and prints what was seen as JSON. ``run`` calls it there.
+
+``row KIND TAR [--brief]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--brief`` is for emulated machines: a
+choice of the tests, one after the other, with all the time that they need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
+
+from codeact_team.executors.docker import DockerSessionCodeExecutor
+from codeact_team.sandbox.docker.address import engine_url
+from codeact_team.sandbox.docker.config import DockerSandboxConfig
+from codeact_team.sandbox.docker.description import describe, refusal
+from codeact_team.sandbox.docker.engine import connect
+
+HERE = Path(__file__).resolve().parent
+TESTS = ["tests/executors", "tests/sandboxes"]
+BRIEF = {
+    "executors/test_conformance_basics.py": [
+        "test_result_of_code_that_succeeds",
+        "test_blocks_run_one_after_the_other_in_one_workspace",
+        "test_output_comes_while_the_code_runs",
+        "test_life_cycle",
+        "test_a_lost_sandbox_is_a_result_and_the_next_call_gets_a_new_one",
+    ],
+    "executors/test_conformance_limits.py": [
+        "test_a_cancellation_stops_all_that_a_block_started",
+        "test_a_time_out_stops_all_that_a_block_started",
+        "test_result_names_the_limit_and_its_field",
+        "test_fork_bomb_is_contained",
+        "test_a_host_killed_with_9_leaves_nothing_behind",
+    ],
+    "executors/test_conformance_security.py": [
+        "test_no_network",
+        "test_files_of_the_host_are_out_of_reach",
+        "test_planted_links_do_not_reach_the_host",
+        "test_no_rights",
+        "test_only_the_workspace_and_temporary_files_are_writable",
+        "test_no_file_gives_its_owners_rights_to_others_of_the_host",
+        "test_processes_of_the_host_are_out_of_reach",
+        "test_a_block_harms_no_other",
+    ],
+    "executors/test_conformance_guards.py": [
+        "test_no_process_of_ours_can_be_read_or_traced",
+        "test_no_file_and_no_end_of_a_process_signals_a_process_of_ours",
+    ],
+    "executors/test_confined_session_attacks.py": ["test_no_attack_succeeds"],
+    "executors/test_executor_processes.py": [
+        "test_a_job_outlives_the_call",
+        "test_a_time_out_ends_everything",
+    ],
+    "executors/test_hostile_processes.py": ["test_the_memory_limit_names_what_it_kills"],
+    "executors/test_session_executors.py": [
+        "test_variables_live_on",
+        "test_a_time_out_keeps_the_variables",
+        "test_code_that_takes_no_interrupt_loses_the_variables_and_says_so",
+    ],
+    "executors/test_session_files.py": ["test_files_go_in_and_out"],
+    "executors/test_session_losses.py": ["test_memory_is_named_as_the_reason"],
+    "executors/test_session_tools.py": [
+        "test_code_calls_functions_of_the_host",
+        "test_a_time_out_while_a_call_waits_ends_all_and_keeps_the_variables",
+    ],
+    "executors/test_session_tools_hostile.py": ["test_forged_calls_get_an_error"],
+    "executors/test_branches.py": [
+        "test_forks_have_the_variables_and_go_ways_of_their_own",
+        "test_a_session_is_set_back_to_a_checkpoint_as_often_as_one_likes",
+    ],
+    "sandboxes/test_confined_enforcement.py": [],
+    "sandboxes/docker/test_seccomp.py": [],
+}
+"""Of each group some, and none whose result depends on how fast the machine is; all of a file where none is named."""
+BRIEFLY = ["-n", "0", "--timeout", "1800"]
+
+
+class Reports:
+    """Part of pytest: keeps how each test ended. What has an error before or after it has failed, too."""
+
+    def __init__(self) -> None:
+        self.passed = set[str]()
+        self.others = dict[str, str]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed or report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else _last_line(report)
+            self.others.setdefault(report.nodeid, f"{report.outcome}: {reason}")
+        elif report.when == "call":
+            self.passed.add(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.outcome != "passed":
+            self.others[report.nodeid] = f"{report.outcome}: {report.longrepr}"
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return (crash.message if crash else str(report.longrepr)).partition("\n")[0][:300]
+
+
+def engine(action: str, *arguments: str) -> str:
+    command = [str(HERE / "engine"), action, *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def first_result(kind: str) -> dict[str, float]:
+    """The seconds of a session to its first result, and of the engine's own container to its first line, in turns."""
+
+    async def session() -> float:
+        began = time.monotonic()
+        async with DockerSessionCodeExecutor() as executor:
+            result = await executor.execute_code_blocks(
+                [CodeBlock(code="print('up')", language="python")], CancellationToken()
+            )
+            assert result.output == "up\n"
+            return time.monotonic() - began
+
+    both = [(asyncio.run(session()), float(engine("plain", kind))) for _ in range(9)]
+    ours, its = (round(statistics.median(each[2:]), 3) for each in zip(*both, strict=True))
+    return {"session": ours, "engine": its, "ratio": round(ours / its, 2)}
+
+
+def versions() -> dict[str, str]:
+    groups = "2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "1"
+    system = platform.freedesktop_os_release()["PRETTY_NAME"].partition(" GNU/Linux ")[::2]
+    return {
+        "system": f"{system[0]} {system[1].partition(' ')[0]}".strip(),
+        "kernel": ".".join(platform.release().split("-")[0].split(".")[:2]),
+        "control groups": groups,
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+    }
+
+
+def tried(kind: str, brief: bool) -> dict[str, Any]:
+    seen: dict[str, Any] = {"versions": versions(), "brief": brief}
+    if kind != "confined":
+        with closing(connect(engine_url())) as client:
+            description = describe(client, engine_url())
+        seen["versions"]["engine"] = f"{description.product} {description.version.partition('+')[0]}"
+        seen["refused"] = refusal(description, DockerSandboxConfig())
+        if seen["refused"]:
+            os.environ["CODEACT_TEAM_ACCEPT_UNENFORCED"] = "1"
+    named = [
+        f"tests/{file}{separator}{test}"
+        for file, tests in BRIEF.items()
+        for separator, test in [("::", test) for test in tests] or [("", "")]
+    ]
+    reports = Reports()
+    mark = "not docker" if kind == "confined" else "docker"
+    began = time.monotonic()
+    # its own output is for who watches
+    output = os.dup(1)
+    os.dup2(2, 1)
+    # the package is here already, and its plugin asserts nothing
+    options = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", mark]
+    pytest.main([*options, *(BRIEFLY + named if brief else TESTS)], [reports])
+    os.dup2(output, 1)
+    seen["seconds"] = round(time.monotonic() - began)
+    seen["passed"] = len(reports.passed - reports.others.keys())
+    seen["others"] = reports.others
+    if kind != "confined" and not brief and not seen["refused"]:
+        seen["first result"] = first_result(kind)
+    return seen
+
+
+def main(kind: str, image: str, *options: str) -> None:
+    os.chdir(HERE.parent.parent)
+    if kind != "confined":
+        os.environ["DOCKER_HOST"] = engine("start", kind, image)
+    try:
+        print(json.dumps(tried(kind, "--brief" in options)))
+    finally:
+        if kind != "confined":
+            engine("stop", kind)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
