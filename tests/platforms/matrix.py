@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
-import grp
 import json
 import os
 import pwd
@@ -77,8 +76,7 @@ def main(*arguments: str) -> None:
             RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
             print(f"{name}: {verdict(result)}")
     results = read_results()
-    before, _, rest = GUIDE.read_text().partition(BEGIN)
-    GUIDE.write_text(before + BEGIN + table(results) + END + rest.partition(END)[2])
+    GUIDE.write_text(with_table(GUIDE.read_text(), results))
     bad = [name for name, result in results.items() if result["failures"]]
     if bad:
         sys.exit(f"these fail: {', '.join(bad)}")
@@ -94,27 +92,32 @@ def tried(row: Row) -> dict[str, Any]:
     if row.where == "root":
         command = [sys.executable, *shlex.split(script)]
     elif row.where == "user":
-        command = as_user(script)
+        command = in_copy(script)
     else:
         # a control group of its own, as the guide says
         scope = "systemd-run --user --scope -q -p Delegate=yes" if row.kind == "confined" else ""
         command = [str(HERE / "machine"), row.where, f"{scope} python {script}"]
     output = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True).stdout
     seen = json.loads(output.splitlines()[-1])
-    failures, exceptions = sorted_out(row.name, seen.pop("others"))
+    listed = tomllib.loads(EXCEPTIONS.read_text())["exception"]
+    failures, exceptions = sorted_out(row.name, seen.pop("others"), listed)
     seen |= {"failures": failures, "exceptions": exceptions, "date": datetime.date.today().isoformat()}
     return seen
 
 
 def make_image() -> None:
+    """Have :data:`IMAGE`, which is that of this machine's own engine."""
     if IMAGE.exists():
         return
-    make = f"container=$(docker create python:3-slim true); docker export $container >{IMAGE}; docker rm $container >/dev/null"
+    new = f"{IMAGE}.{os.getpid()}"
+    make = f"container=$(docker create python:3-slim true); docker export $container >{new}; docker rm $container >/dev/null"
     subprocess.run(["sh", "-ec", make], check=True)
+    os.chmod(new, 0o644)
+    os.rename(new, IMAGE)
 
 
-def as_user(script: str) -> list[str]:
-    """The command by which a normal user of this machine runs ``script`` in a copy of the checkout."""
+def becoming_user() -> list[str]:
+    """What runs the command behind it as a normal user of this machine, who may start rootless engines."""
     try:
         user = pwd.getpwnam(USER)
     except KeyError:
@@ -123,32 +126,33 @@ def as_user(script: str) -> list[str]:
     runtime = Path(f"/run/user/{user.pw_uid}")
     runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chown(runtime, user.pw_uid, user.pw_gid)
-    settings = [
-        f"HOME={user.pw_dir}",
-        f"XDG_RUNTIME_DIR={runtime}",
-        f"USER={USER}",
-        "PATH=/usr/bin:/bin:/usr/sbin:/sbin",
-    ]
-    group = grp.getgrgid(user.pw_gid).gr_name
-    # where root's own may not be entered
-    uv = [sys.executable, "-m", "uv"]
-    home, python = user.pw_dir, f"{user.pw_dir}/venv/bin/python"
+    settings = [f"HOME={user.pw_dir}", f"XDG_RUNTIME_DIR={runtime}", f"USER={USER}"]
+    become = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    return [*become, "env", "-i", "-C", user.pw_dir, *settings, "PATH=/usr/bin:/bin:/usr/sbin:/sbin"]
+
+
+def in_copy(script: str) -> list[str]:
+    """The command by which that user runs ``script`` in a copy of the checkout, with a Python of this machine's."""
+    become = becoming_user()
+    home = f"~{USER}"
+    # the user may not enter what is root's
+    uv = f"{shlex.quote(sys.executable)} -m uv"
     prepare = f"""
         rm -rf {home}/checkout && mkdir {home}/checkout
         git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read | tar -x -C {home}/checkout
-        [ -e {home}/venv ] || {shlex.join(uv)} venv -q --seed --python /usr/bin/python3 {home}/venv
-        {shlex.join(uv)} pip install -q --python {python} -e '{home}/checkout[dev]'
-        chown -R {USER}:{group} {home}
+        [ -e {home}/venv ] || {uv} venv -q --seed --python /usr/bin/python3 {home}/venv
+        cd {home} && {uv} pip install -q --python venv/bin/python -e "$PWD/checkout[dev]"
+        chown -R {USER}: {home}
     """
     subprocess.run(["bash", "-ec", prepare], cwd=CHECKOUT, check=True)
-    become = ["setpriv", f"--reuid={USER}", f"--regid={group}", "--clear-groups", "env", "-i", *settings]
-    return [*become, "bash", "-c", f"cd {home}/checkout && {python} {script}"]
+    return [*become, "sh", "-c", f"cd checkout && ../venv/bin/python {script}"]
 
 
-def sorted_out(name: str, others: dict[str, str]) -> tuple[dict[str, str], dict[str, int]]:
-    """The tests that should have passed, and how many were expected not to, by the reason."""
+def sorted_out(
+    name: str, others: dict[str, str], listed: list[dict[str, Any]]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Of the tests that did not pass, those that should have, and how many were expected not to, by the reason."""
     failures, expected = dict[str, str](), dict[str, int]()
-    listed = tomllib.loads(EXCEPTIONS.read_text())["exception"]
     for test, how in others.items():
         reason = next(
             (
@@ -177,6 +181,12 @@ def verdict(result: dict[str, Any]) -> str:
     if result.get("refused"):
         state = f"refused: “{result['refused']}”. Where that is accepted, it {state}"
     return state
+
+
+def with_table(guide: str, results: dict[str, Any]) -> str:
+    """The guide with the table of what was seen."""
+    before, _, rest = guide.partition(BEGIN)
+    return before + BEGIN + table(results) + END + rest.partition(END)[2]
 
 
 def table(results: dict[str, Any]) -> str:
