@@ -1,6 +1,7 @@
 """Tries the executors on engines, kernels and Pythons, and writes the table of the guide of platforms.
 
-``tests/platforms/run [NAME...]``: all rows, or those that are named; ``run --table``: only the table, from the results of before. For root on Debian
+``tests/platforms/run [--brief] [NAME...]``: all rows, or those that are named, maybe with a choice of the tests only, as emulated
+machines have it; ``run --table``: only the table, from the results of before. For root on Debian
 with the packages that ``.ci/run`` installs, and QEMU; in the environment of the tests. Native rows take some minutes each, those in
 emulated machines half an hour. What was seen is kept in ``results.json``.
 """
@@ -46,6 +47,10 @@ class Row:
     kind: str
     where: str
 
+    @property
+    def is_emulated(self) -> bool:
+        return self.where not in ("root", "user")
+
 
 ROWS = [
     Row("docker", "Docker", "docker", "root"),
@@ -68,8 +73,9 @@ ROWS = [
 def main(*arguments: str) -> None:
     rows = {row.name: row for row in ROWS}
     if arguments != ("--table",):
-        for name in arguments or rows:
-            result = tried(rows[name])
+        brief = "--brief" in arguments
+        for name in [each for each in arguments if each != "--brief"] or rows:
+            result = tried(rows[name], brief)
             # others may have come meanwhile
             results = read_results()
             results[name] = result
@@ -82,13 +88,13 @@ def main(*arguments: str) -> None:
         sys.exit(f"these fail: {', '.join(bad)}")
 
 
-def tried(row: Row) -> dict[str, Any]:
+def tried(row: Row, brief: bool) -> dict[str, Any]:
     """What is seen of a row when its tests run."""
-    arguments = [row.kind, "/opt/image.tar", "--brief"]
-    if row.where in ("root", "user"):
+    image, options = "/opt/image.tar", ["--brief"]
+    if not row.is_emulated:
         make_image()
-        arguments = [row.kind, str(IMAGE)]
-    script = shlex.join(["tests/platforms/row.py", *arguments])
+        image, options = str(IMAGE), ["--measure", *(["--brief"] if brief else [])]
+    script = shlex.join(["tests/platforms/row.py", row.kind, image, *options])
     if row.where == "root":
         command = [sys.executable, *shlex.split(script)]
     elif row.where == "user":
@@ -178,6 +184,7 @@ def verdict(result: dict[str, Any]) -> str:
     """The state of a platform, as the table says it."""
     passed, failed, excepted = result["passed"], len(result["failures"]), sum(result["exceptions"].values())
     state = f"fails: {failed} of {passed + failed + excepted} tests" if failed else f"works: {passed} tests"
+    state += " of a choice" if result["brief"] else ""
     if result.get("refused"):
         state = f"refused: “{result['refused']}”. Where that is accepted, it {state}"
     return state
@@ -204,7 +211,7 @@ def table(results: dict[str, Any]) -> str:
             f"control groups v{seen['control groups']}",
         ]
         tried_with = ", ".join(filter(None, [*details, f"Python {seen['python']}"]))
-        emulated = "; emulated, a choice of the tests" if result["brief"] else ""
+        emulated = "; emulated" if row.is_emulated else ""
         excepted = " ".join(f"{reason} ({number})" for reason, number in sorted(result["exceptions"].items()))
         lines.append(f"| Linux, {row.title} | {tried_with}{emulated} | {verdict(result)} | {excepted} |")
     lines += [f"| {name} | | not tried | {words} |" for name, words in NOT_TRIED.items()]
