@@ -133,17 +133,15 @@ else:
 
 
 async def test_no_rights(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
-    result = await run(executor, "cat /proc/self/status; stat -c %u .; id -u", language="sh")
-    *lines, owner, user = result.output.splitlines()
-    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    result = await run(executor, "cat /proc/self/status; touch made", language="sh")
+    status = dict(line.split(":\t", 1) for line in result.output.splitlines() if ":\t" in line)
     assert {
         name: status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     } == dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16)
     assert status["NoNewPrivs"] == "1"
     assert status["Seccomp"] == "2"
     # the workspace's owner, so that code and host can both use it
-    assert user == owner
-    assert int(user) in (os.stat(work_dir).st_uid, *range(0x70000000, 0x80000000))
+    assert os.stat(work_dir / "made").st_uid == os.stat(work_dir).st_uid
 
 
 async def test_only_the_workspace_and_temporary_files_are_writable(executor: SandboxedCodeExecutor) -> None:
