@@ -50,8 +50,8 @@ _SYMPTOMS = {
     Cause.DISK: r"No space left on device|\bENOSPC\b|Disk quota exceeded|File too large|\bEFBIG\b",
     Cause.NETWORK: (
         r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known"
-        r"|Network is unreachable|Could not resolve host|nodename nor servname provided|bad address '|\bEAI_AGAIN\b"
-        r"|\bENETUNREACH\b|[Ss]ocket(?s:.){0,200}(?:Permission denied|Operation not permitted)"
+        r"|Network is unreachable|No route to host|Could not resolve host|nodename nor servname provided"
+        r"|bad address '|\bEAI_AGAIN\b|\bE(?:NET|HOST)UNREACH\b|[Ss]ocket(?s:.){0,200}(?:Permission denied|Operation not permitted)"
     ),
     Cause.PROCESSES: (
         r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"

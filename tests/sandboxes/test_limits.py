@@ -18,6 +18,7 @@ SEEN = [
     (Cause.NETWORK, "Err:1 http://deb.debian.org trixie\n  Temporary failure resolving 'deb.debian.org'"),
     (Cause.NETWORK, "Error: getaddrinfo EAI_AGAIN registry.npmjs.org"),
     (Cause.NETWORK, "Exception in thread \"main\" java.net.UnknownHostException: example.com"),
+    (Cause.NETWORK, "OSError: [Errno 113] No route to host"),
     (Cause.NETWORK, "    self.sock = socket.create_connection(\nPermissionError: [Errno 1] Operation not permitted"),
     (Cause.READ_ONLY, "OSError: [Errno 30] Read-only file system: '/usr/x'"),
     (Cause.READ_ONLY, "touch: cannot touch '/etc/x': Read-only file system"),
