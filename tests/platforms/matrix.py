@@ -103,7 +103,7 @@ def tried(row: Row, brief: bool) -> dict[str, Any]:
         # a control group of its own, as the guide says
         scope = "systemd-run --user --scope -q -p Delegate=yes" if row.kind == "confined" else ""
         command = [str(HERE / "machine"), row.where, f"{scope} python {script}"]
-    output = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True).stdout
+    output = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
     seen = json.loads(output.splitlines()[-1])
     return seen | {"date": datetime.date.today().isoformat()}
 
