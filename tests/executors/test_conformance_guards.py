@@ -23,7 +23,12 @@ import ctypes, fcntl, os, signal, struct
 libc = ctypes.CDLL(None, use_errno=True)
 x86 = os.uname().machine == "x86_64"
 def parent(pid):
-    with open(f"/proc/{pid}/stat") as file: return int(file.read().rpartition(")")[2].split()[1])
+    try:
+        with open(f"/proc/{pid}/stat") as file: return int(file.read().rpartition(")")[2].split()[1])
+    except PermissionError: return None
+def visible():
+    try: return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except PermissionError: return range(1, 100)
 def attempt(name, deed):
     try: deed()
     except OSError: pass
@@ -37,7 +42,7 @@ mine = os.getpid()
 ours, above = {1}, {1}
 if session:
     ours.add(parent(mine)); above.add(parent(mine))
-for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+for pid in visible():
     try:
         if parent(pid) in above: ours.add(pid)
     except OSError: pass

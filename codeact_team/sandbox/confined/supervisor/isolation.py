@@ -448,6 +448,8 @@ FOR_ALL = (
     Rule("mmap", bits={3: _MAP_GROWSDOWN}),
     # it allocates any part of a disk at once; if it is not supported, the C library writes instead
     Rule("fallocate", error=errno.EOPNOTSUPP),
+    # it compares what processes have open
+    Rule("kcmp"),
     *(Rule(call, error=error) for call, error in COUNTED.items()),
     *NO_SET_ID,
 )
@@ -460,7 +462,7 @@ init_module ioperm iopl kexec_file_load kexec_load keyctl migrate_pages modify_l
 open_by_handle_at perf_event_open personality quotactl quotactl_fd reboot request_key setdomainname sethostname
 settimeofday swapoff swapon syslog userfaultfd vhangup
 """
-_OF_PROCESSES = "kcmp pidfd_getfd process_madvise process_mrelease process_vm_readv process_vm_writev ptrace"
+_OF_PROCESSES = "pidfd_getfd process_madvise process_mrelease process_vm_readv process_vm_writev ptrace"
 """Calls that inspect or change other processes. Landlock refuses most of them, too."""
 _OF_NAMESPACES = """
 fsconfig fsmount fsopen fspick listmount mount mount_setattr move_mount open_tree open_tree_attr pivot_root setns statmount

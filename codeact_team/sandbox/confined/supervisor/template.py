@@ -63,7 +63,9 @@ def _load_sandlock(directory: str | None = None) -> Any:
         return f"it cannot be loaded: {error}"
     kernel.share_memory_with_forks()
     if sandlock.landlock_abi_version() < 1:
-        return "this kernel has no Landlock, or does not use it: /sys/kernel/security/lsm must list `landlock`"
+        return (
+            "this kernel has no Landlock, or does not use it: /sys/kernel/security/lsm must list `landlock`"
+        )
     failure = isolation.failure_of(partial(_try_sandlock, sandlock))
     return sandlock if failure is None else f"it does not work here, maybe for a seccomp profile: {failure}"
 
