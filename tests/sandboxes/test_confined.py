@@ -277,13 +277,14 @@ class TestStopping:
                 assert exit.fork_failures
                 assert diagnose(sandbox.limits, exit_code=exit.code, output=said_by_python) == said
 
-    async def test_a_memory_bomb_is_killed_and_named(self, tmp_path: Path) -> None:
+    async def test_a_memory_bomb_ends_and_is_named(self, tmp_path: Path) -> None:
         async with started(tmp_path, memory_mib=100) as sandbox:
-            _, exit = await python(
+            output, exit = await python(
                 sandbox, "kept = [bytearray(1 << 20) for _ in range(1000)]; print('survived')"
             )
-            assert exit.code == 128 + signal.SIGKILL
-            said = diagnose(sandbox.limits, exit_code=exit.code, output="", oom_kills=exit.oom_kills)
+            # without a control group, it is refused memory
+            assert exit.code == 128 + signal.SIGKILL or "MemoryError" in output
+            said = diagnose(sandbox.limits, exit_code=exit.code, output=output, oom_kills=exit.oom_kills)
             assert said is not None
             assert "into a limit of the sandbox: memory (memory_mib: 100" in said
             assert (await python(sandbox, "kept = bytearray(50 << 20); print('enough')"))[0] == "enough\n"

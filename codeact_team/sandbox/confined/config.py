@@ -66,7 +66,7 @@ class ConfinedSandboxConfig(BaseModel):
     memory_mib: int = Field(default=1024, ge=64)
     """Memory limit in MiB: for all processes together if this machine delegates a control group, else for each."""
     pids: int = Field(default=256, ge=8)
-    """How many processes there may be at once; threads count as well if this machine delegates a control group."""
+    """How many processes there may be at once; threads count as well, except where namespaces are forbidden."""
     cpus: float = Field(default=1.0, gt=0)
     """How many processors' worth of time the code may take, if this machine delegates a control group."""
     tmpfs_mib: int = Field(default=256, ge=1)

@@ -174,19 +174,25 @@ EXECUTE, READ_FILE, READ_DIRECTORY = 1 << 0, 1 << 2, 1 << 3
 MOVE = 1 << 13
 """Moving files from one directory to another. A domain whose ruleset does not handle this refuses it."""
 _WRITE_FILE, _TRUNCATE, _CONTROL_DEVICES = 1 << 1, 1 << 14, 1 << 15
-ALL_OF_FILES = (1 << 16) - 1
+_OF_FILES = {5: 16, 3: 15, 2: 14, 1: 13}
+"""How many rights over files there are since a version."""
 _FOR_FILES = EXECUTE | READ_FILE | _WRITE_FILE | _TRUNCATE | _CONTROL_DEVICES
 """The rights that apply to a file; the others apply to directories."""
 ALL_OF_TCP = 3
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 """Scopes: connections and signals to processes outside the domain."""
 
-ABI_OF_MOVES, ABI_OF_SCOPES = 2, 6
+ABI_OF_MOVES, ABI_OF_TCP, ABI_OF_SCOPES = 2, 4, 6
 
 
 def landlock_abi() -> int:
     """The version of Landlock in this kernel; less than 1 without Landlock."""
     return syscall(_CREATE_RULESET, 0, 0, _VERSION)
+
+
+def rights_over_files(abi: int) -> int:
+    """All rights over files that this version of Landlock knows."""
+    return (1 << next(number for since, number in _OF_FILES.items() if abi >= since)) - 1
 
 
 def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:

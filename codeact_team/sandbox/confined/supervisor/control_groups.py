@@ -22,7 +22,7 @@ _NAME = "codeact-team-"
 _PERIOD = 100_000
 """Microseconds, the kernel's default."""
 _LEAST_QUOTA = 1000
-_OWN_TASKS = 1
+OWN_TASKS = 1
 """The supervising process is in the group as well."""
 
 
@@ -32,7 +32,7 @@ def _limit_files(settings: Confinement, controller: str, version: int) -> Mappin
         name = "memory.max" if version == 2 else "memory.limit_in_bytes"
         return {name: str(settings.memory_mib * MIB)}
     if controller == "pids":
-        return {"pids.max": str(settings.pids + _OWN_TASKS)}
+        return {"pids.max": str(settings.pids + OWN_TASKS)}
     quota = str(max(_LEAST_QUOTA, int(settings.cpus * _PERIOD)))
     if version == 2:
         return {"cpu.max": f"{quota} {_PERIOD}"}

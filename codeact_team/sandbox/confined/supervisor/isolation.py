@@ -121,7 +121,8 @@ def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) 
         OSError: If the kernel refuses it. The process may be of no more use then, so try with :func:`failure_of` first.
     """
     uid, gid = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWPID) < 0:
+    # in a namespace of its own, the processes of a user are counted apart, which the limit of root does not concern
+    if uid != 0 or libc.unshare(_CLONE_NEWPID) < 0:
         checked(libc.unshare(_CLONE_NEWPID | _CLONE_NEWUSER))
         maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         for name, line in maps.items():
@@ -178,19 +179,25 @@ def drop_privileges(user: PrivateUser | None = None) -> None:
 
 
 def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Restrict this process, and all that it starts, to these paths, by Landlock. They cannot signal other processes either.
+    """Restrict this process, and all that it starts, to these paths, as far as this kernel's Landlock can.
 
-    Readable files may be executed, and writable ones may be read.
+    Readable files may be executed, and writable ones may be read. Since Linux 6.12, it also protects other processes of
+    the sandbox against signals.
 
     Raises:
-        OSError: If the kernel cannot do that.
+        OSError: If the kernel has no Landlock.
     """
-    scopes = kernel.ABSTRACT_SOCKETS | kernel.SIGNALS
-    ruleset = kernel.make_ruleset(kernel.ALL_OF_FILES, tcp=kernel.ALL_OF_TCP, scopes=scopes)
+    abi = kernel.landlock_abi()
+    all_of_files = kernel.rights_over_files(abi)
+    ruleset = kernel.make_ruleset(
+        all_of_files,
+        tcp=kernel.ALL_OF_TCP if abi >= kernel.ABI_OF_TCP else 0,
+        scopes=kernel.ABSTRACT_SOCKETS | kernel.SIGNALS if abi >= kernel.ABI_OF_SCOPES else 0,
+    )
     for path in readable:
         kernel.allow(ruleset, path, kernel.EXECUTE | kernel.READ_FILE | kernel.READ_DIRECTORY)
     for path in writable:
-        kernel.allow(ruleset, path, kernel.ALL_OF_FILES)
+        kernel.allow(ruleset, path, all_of_files)
     kernel.enter_domain(ruleset)
     os.close(ruleset)
 

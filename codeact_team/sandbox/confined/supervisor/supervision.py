@@ -27,7 +27,7 @@ from codeact_team.sandbox.confined.protocol import (
     encode,
 )
 from codeact_team.sandbox.confined.supervisor import isolation, starting
-from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS
+from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS, OWN_TASKS
 from codeact_team.sandbox.system import filters, kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
 from codeact_team.sandbox.system.kernel import (
@@ -54,7 +54,7 @@ _STACK = 8 * MIB
 """Bytes of a program's first stack, which the memory limit of a process does not count. The default of Linux."""
 
 BOUNDING = {"memory", "pids"}
-"""The controllers without which the kernel does not limit what all programs of a sandbox use together."""
+"""The controllers without which the kernel cannot limit what programs of root use."""
 
 
 class Programs:
@@ -239,8 +239,12 @@ def _confinement(
     """The system calls to refuse, and how to start programs."""
     limit_memory = "memory" in group.missing
     if capabilities.sandlock is None:
-        if missing := sorted(BOUNDING & group.missing.keys()):
+        if os.getuid() == 0 and (missing := sorted(BOUNDING & group.missing.keys())):
             raise OSError(f"the control groups cannot be entered: {', '.join(missing)}")
+        if limit_memory:
+            limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
+        if "pids" in group.missing:
+            limit(resource.RLIMIT_NPROC, settings.pids + OWN_TASKS)
         start = starting.by_kernel(settings, group.mounts, main_thread, capabilities.program)
         return isolation.FOR_KERNEL, start
     if isinstance(capabilities.sandlock, str):

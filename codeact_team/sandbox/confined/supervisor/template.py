@@ -181,8 +181,8 @@ class _Template:
             set_up_mounts = partial(isolation.enter_mount_view, settings)
             no_namespaces = isolation.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
             self._has_namespaces = no_namespaces is None
-        is_bounded = group is not None and not BOUNDING & group.missing.keys()
-        if is_bounded and no_namespaces is None and kernel.landlock_abi() >= kernel.ABI_OF_SCOPES:
+        is_bounded = group is not None and (os.getuid() != 0 or not BOUNDING & group.missing.keys())
+        if is_bounded and no_namespaces is None and kernel.landlock_abi() > 0:
             return Capabilities(group, None, None, self._program)
         return Capabilities(group, no_namespaces, self._load_sandlock(), self._program)
 
