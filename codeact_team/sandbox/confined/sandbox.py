@@ -223,11 +223,11 @@ class ConfinedSandbox(Sandbox):
     def is_own_user(self, user: str) -> bool:
         if self._control is None:
             return False
-        uid = self._control.readied.uid
-        try:
-            return user in (str(uid), pwd.getpwuid(uid).pw_name)
-        except KeyError:
-            return False
+        names = [str(uid := self._control.readied.uid)]
+        # a sandbox's own user has no name on this machine
+        with suppress(KeyError):
+            names.append(pwd.getpwuid(uid).pw_name)
+        return user in names
 
     @property
     def private(self) -> str:
