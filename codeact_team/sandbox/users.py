@@ -27,3 +27,8 @@ def private_user(*, in_namespace: bool = False) -> int:
 def is_private(uid: int) -> bool:
     """Whether an id of this machine can be a sandbox's."""
     return uid in _OF_A_MACHINE
+
+
+def is_root(user: str) -> bool:
+    """Whether a user, or a user and its group as ``user:group``, is root."""
+    return user.partition(":")[0] in ("0", "root")

@@ -9,6 +9,7 @@ from docker.types import DeviceRequest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from codeact_team.sandbox.base import Cause, Limits, above_default
+from codeact_team.sandbox.users import is_root
 
 LimitField: TypeAlias = Literal["memory_mib", "cpus", "pids"]
 """The setting of a limit that takes a control group."""
@@ -133,6 +134,6 @@ class DockerSandboxConfig(BaseModel):
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
         found += above_default(self, "memory_mib", "cpus", "pids", "tmpfs_mib", "max_file_mib")
-        if self.user is not None and self.user.partition(":")[0] in ("0", "root"):
+        if self.user is not None and is_root(self.user):
             found.append(f"user: {self.user}")
         return tuple(found)

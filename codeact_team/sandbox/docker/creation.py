@@ -35,7 +35,7 @@ from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
 from codeact_team.sandbox.docker.system_calls import profile
 from codeact_team.sandbox.system.kernel import LOCKED_BYTES, MIB, OWN_DESCRIPTORS, PENDING_SIGNALS
-from codeact_team.sandbox.users import private_user
+from codeact_team.sandbox.users import is_root, private_user
 
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
@@ -49,6 +49,8 @@ _ULIMITS = {
 }
 _OF_GVISOR = 64
 """How many threads gVisor takes for itself."""
+_OF_AN_ENGINE = 1024
+"""How many processes and threads a rootless engine may have, where those of the code's user are counted."""
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
 """By what letter a POSIX shell knows a limit, and in units of how many bytes."""
 _GUARD, _INIT = (
@@ -106,7 +108,7 @@ def launch(
     if engine.is_podman:
         _check_what_podman_ignores(engine, config, url)
     user = _user_for(config, binding, engine)
-    as_root = user.partition(":")[0] in ("0", "root") and not engine.is_rootless
+    as_root = is_root(user) and not engine.is_rootless
     no_set_id = as_root and binding is not None and _others_can_enter(binding.directory)
     if as_root and binding is not None and config.user is None:
         warn_once(
@@ -142,7 +144,7 @@ def launch(
         user=user,
         # gVisor takes a filter, and by default does not apply it
         is_filtered=filter_ is not None and not engine.is_gvisor(config.runtime),
-        limiting=_limiting(engine, config),
+        limiting=_limiting(engine, config, user),
         keep=not config.auto_remove,
     )
 
@@ -275,7 +277,7 @@ def _host_config(
         # gVisor itself counts, and its engine hangs where it cannot start a thread
         "pids_limit": config.pids + (_OF_GVISOR if engine.is_gvisor(config.runtime) else 0),
         "ulimits": [
-            Ulimit(name=name, soft=most, hard=most) for name, most in _ulimits(engine, config).items()
+            Ulimit(name=name, soft=most, hard=most) for name, most in _ulimits(engine, config, user).items()
         ],
         "tmpfs": _tmpfs(engine, config, user, inside=binding is None),
         "mounts": _mounts(config, binding),
@@ -288,21 +290,22 @@ def _host_config(
     }
 
 
-def _ulimits(engine: EngineDescription, config: DockerSandboxConfig) -> Mapping[str, int]:
+def _ulimits(engine: EngineDescription, config: DockerSandboxConfig, user: str) -> Mapping[str, int]:
     """The limits of each process, and of its user, stricter where no control group holds them."""
     limits = {**_ULIMITS, "fsize": config.max_file_mib * MIB}
     if "memory_mib" in engine.unenforced:
         limits["data"] = config.memory_mib * MIB
     if "pids" in engine.unenforced:
-        limits["nproc"] = config.pids
+        is_engines = engine.is_rootless and is_root(user)
+        limits["nproc"] = config.pids + (_OF_AN_ENGINE if is_engines else 0)
     return limits
 
 
-def _limiting(engine: EngineDescription, config: DockerSandboxConfig) -> str:
+def _limiting(engine: EngineDescription, config: DockerSandboxConfig, user: str) -> str:
     """What a shell says to set the limits itself, where the engine ignores them. It has no words for some."""
     if not engine.ignores_limits:
         return ""
-    limits = _ulimits(engine, config)
+    limits = _ulimits(engine, config, user)
     words = [
         f"ulimit -{option} {limits[name] // unit}"
         for name, (option, unit) in _IN_A_SHELL.items()

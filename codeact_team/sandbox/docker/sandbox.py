@@ -40,6 +40,7 @@ from codeact_team.sandbox.docker.creation import (
 from codeact_team.sandbox.docker.engine import Client, ask, connect, ensure_image, image_id, in_thread
 from codeact_team.sandbox.docker.leftovers import remove_unstarted
 from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
+from codeact_team.sandbox.users import is_root
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class DockerSandbox(Sandbox):
         )
 
     async def spawn_as(self, user: str, argv: Sequence[str]) -> Process:
-        if user.partition(":")[0] in ("0", "root") and not (self._container and self._container.is_filtered):
+        if is_root(user) and not (self._container and self._container.is_filtered):
             raise EngineError(
                 "programs run as root only where our filter of system calls is in force, which refuses set-id modes"
             )
