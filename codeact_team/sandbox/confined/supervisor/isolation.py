@@ -479,6 +479,7 @@ _OF_MEMORY = """
 memfd_create memfd_secret msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 """Calls whose memory outlives its process, or belongs to no directory with a size."""
+_OF_SIGNALS = "kill pidfd_open rt_sigqueueinfo rt_tgsigqueueinfo tgkill tkill"
 _CLONE_NEW = 0x7E020000
 """All flags of clone that request namespaces."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
@@ -488,6 +489,8 @@ FOR_KERNEL = (
     Rule("socketpair", {0: _AF_UNIX}),
     *map(Rule, f"{_OF_THE_MACHINE} {_OF_PROCESSES} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
     Rule("clone", bits={0: _CLONE_NEW}),
+    # Landlock protects the supervising process, which is the first here, since Linux 6.12 only
+    *(Rule(call, either=((0, 1),)) for call in _OF_SIGNALS.split()),
     Rule("ioctl", either=((1, _TIOCSTI), (1, _TIOCLINUX))),
     *_UNSEEN,
     *(Rule(name, error=errno.ENOSYS) for name in ("clone3", "io_uring_enter", "io_uring_register")),
