@@ -188,7 +188,7 @@ async def _confinement(config: ConfinedSandboxConfig) -> Check:
         return Check(
             name,
             State.LIMITED,
-            f"not enforced: {missing}; code that you do not trust needs Docker, or this: {remedy()}",
+            f"not enforced: {missing}; code that you do not trust needs Docker. {remedy()}",
         )
     enforced = ", ".join(each.value for each in Enforced if each in sandbox.enforced)
     group = "memory, processes and processor time are limited altogether, by a control group"
