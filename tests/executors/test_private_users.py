@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.executing import KINDS, Kind, run
+from support.executing import KINDS, Kind, living_interpreters, run
 from support.small_disk import mounted
 
 pytestmark = [
@@ -27,9 +27,7 @@ print(count, os.getuid(), os.getgid(), os.getgroups())
 """
 
 
-@pytest.mark.parametrize(
-    "kind", [KINDS["docker-session"], KINDS["confined-session"]], ids=lambda kind: kind.name
-)
+@living_interpreters
 async def test_what_one_sandbox_uses_up_another_still_has(kind: Kind) -> None:
     async with kind.make() as first, kind.make() as second:
         said = [(await run(executor, FILL)).output.split() for executor in (first, second)]
