@@ -171,7 +171,7 @@ class ConfinedSandbox(Sandbox):
 
     Args:
         config: How code is confined. Without a control group, the memory limit of a process is on its private memory,
-            without what it shares with others.
+            without the memory that it shares with others.
             If this machine forbids namespaces, the temporary directory is on the disk.
         workspace: An existing directory of the host, which the code may write.
         workspace_mib: The largest size of a file, in MiB; ``None`` for no limit. The caller has to watch how much the

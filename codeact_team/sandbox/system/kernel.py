@@ -175,7 +175,7 @@ MOVE = 1 << 13
 """Moving files from one directory to another. A domain whose ruleset does not handle this refuses it."""
 _WRITE_FILE, _TRUNCATE, _CONTROL_DEVICES = 1 << 1, 1 << 14, 1 << 15
 _OF_FILES = {5: 16, 3: 15, 2: 14, 1: 13}
-"""How many rights over files there are since a version."""
+"""The number of rights over files, by the version since which it holds."""
 _FOR_FILES = EXECUTE | READ_FILE | _WRITE_FILE | _TRUNCATE | _CONTROL_DEVICES
 """The rights that apply to a file; the others apply to directories."""
 ALL_OF_TCP = 3
