@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from codeact_team.batch.results import LineBroken
 from codeact_team.config.overrides import field_names
 from codeact_team.core.files import open_regular
-from codeact_team.core.nesting import check_nesting
+from codeact_team.core.nesting import parse_json
 from codeact_team.core.providers import did_you_mean
 from codeact_team.errors import SettingError
 
@@ -321,17 +321,9 @@ def parse_exact_json(text: str) -> Any:
         ValueError: If the text is not JSON, an object has a key twice, a ``float`` would make a number whole or infinite, or
             it is nested too deeply.
     """
-    try:
-        value = json.loads(
-            text,
-            parse_float=_exact_number,
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_without_doubles,
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    check_nesting(value)
-    return value
+    return parse_json(
+        text, parse_float=_exact_number, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles
+    )
 
 
 def whole_number(number: float) -> int | float:

@@ -154,13 +154,10 @@ def in_copy(script: str) -> list[str]:
 def sorted_out(name: str, others: dict[str, str]) -> tuple[dict[str, str], dict[str, int]]:
     """Of the tests of a row that did not pass, those that should have, and how many need not, by the reason."""
     failures, excepted = dict[str, str](), dict[str, int]()
+    listed = tomllib.loads(EXCEPTIONS.read_text())["exception"]
+    here = [each for each in listed if any(fnmatch.fnmatch(name, row) for row in each["rows"])]
     for test, how in others.items():
-        reasons = [
-            each["reason"]
-            for each in tomllib.loads(EXCEPTIONS.read_text())["exception"]
-            if any(fnmatch.fnmatch(name, row) for row in each["rows"])
-            and any(pattern in test for pattern in each["tests"])
-        ]
+        reasons = [each["reason"] for each in here if any(pattern in test for pattern in each["tests"])]
         if reasons:
             excepted[reasons[0]] = excepted.get(reasons[0], 0) + 1
         else:

@@ -22,7 +22,7 @@ from pydantic_core import to_json
 
 from codeact_team.core.atomic_files import size_without_holes, write_whole
 from codeact_team.core.files import made_named, open_regular, opened, read_regular
-from codeact_team.core.nesting import check_nesting
+from codeact_team.core.nesting import parse_json
 from codeact_team.core.trees import files_below
 from codeact_team.errors import JournalError
 
@@ -35,12 +35,7 @@ def parse(data: bytes) -> JsonValue:
     # a text is one part, whatever is in it
     if not data.startswith(b'"') and parts_of(data) > MAX_PARTS:
         raise ValueError(f"it has more than {MAX_PARTS:,} parts")
-    try:
-        value = json.loads(data)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    check_nesting(value)
-    return value
+    return parse_json(data)
 
 
 def parts_of(data: bytes) -> int:

@@ -192,7 +192,7 @@ def _start_loaded(
 
     def become() -> bool:
         try:
-            birth.enter_child(prepare)
+            birth.enter_child(prepare, *descriptors_of_libffi())
         except OSError as error:
             birth.fail(error)
             os._exit(1)
@@ -217,10 +217,10 @@ class _Birth:
     def __exit__(self, *_: object) -> None:
         os.close(self._reporting)
 
-    def enter_child(self, prepare: Callable[[], None]) -> None:
-        """In the fork, close everything that belongs to this process, and call ``prepare``."""
+    def enter_child(self, prepare: Callable[[], None], *kept: int) -> None:
+        """In the fork, close everything that belongs to this process except ``kept``, and call ``prepare``."""
         os.setsid()
-        close_descriptors(3, os.sysconf("SC_OPEN_MAX"), self._reporting, *descriptors_of_libffi())
+        close_descriptors(3, os.sysconf("SC_OPEN_MAX"), self._reporting, *kept)
         prepare()
 
     def fail(self, error: OSError) -> None:
