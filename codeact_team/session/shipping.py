@@ -1,4 +1,4 @@
-"""Ships the runner into a sandbox over the stream: as source, or as code if the Python is the same."""
+"""Ships the runner into a sandbox over the stream: as code for a Python of this one's version, and as source for others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from importlib.machinery import SourceFileLoader
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
+from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 from types import CodeType
 
@@ -57,16 +57,21 @@ def _modules_inside(*, plain: bool) -> bytes:
     }
     packages = {name.rpartition(".")[0] for name in files}
     # their content is for the host only
-    runner: dict[str, _Source] = {
+    empty: dict[str, _Source] = {
         name: (_origin(name), True, "")
         for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0], _TREES.rpartition(".")[0])
     }
-    for name, file in files.items():
-        is_code = plain and name != _BOOTSTRAP
-        shipped = marshal.dumps(_code(name, file)) if is_code else file.read_text()
-        runner[name] = (_origin(name), name in packages, shipped)
-    standard = _standard() if plain else {}
-    return marshal.dumps((runner, standard), _MARSHAL_VERSION)
+    sources: dict[str, _Source] = empty | {
+        name: (_origin(name), name in packages, file.read_text()) for name, file in files.items()
+    }
+    compiled: dict[str, _Source] = sources | {
+        name: (_origin(name), name in packages, marshal.dumps(_code(name, file)))
+        for name, file in files.items()
+        # which is an argument of a program
+        if name != _BOOTSTRAP
+    }
+    others, standard = ({}, _standard()) if plain else (sources, {})
+    return marshal.dumps((MAGIC_NUMBER, compiled, others, standard), _MARSHAL_VERSION)
 
 
 def _modules(directory: Traversable, package: str) -> dict[str, Traversable]:

@@ -95,9 +95,8 @@ class Container:
         self._keep = keep
         self.user = user
         self.is_filtered = is_filtered
-        self._own: frozenset[str] = frozenset()
         self.image: str | None = None
-        """The digest of its image, after :meth:`settle`; ``None`` if the engine does not report it."""
+        """The digest of its image, after :meth:`identify`; ``None`` if the engine does not report it."""
 
     @property
     def alive(self) -> bool:
@@ -130,11 +129,10 @@ class Container:
             except BlockingIOError:
                 await readable(self._stream.fileno())
 
-    async def settle(self) -> None:
-        """Note its image, and the processes that run before any hostile code does."""
+    async def identify(self) -> None:
+        """Note what it was made from."""
         self.client.timeout = _RUNNING_TIMEOUT
         self.image = await ask(self._made_from)
-        self._own = await ask(self._processes)
 
     def launch(
         self, command: Sequence[str], env: Mapping[str, str], user: str = ""
@@ -186,11 +184,11 @@ class Container:
     async def kill_rest(self) -> None:
         """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something survives."""
         async with asyncio.timeout(_KILL_TIMEOUT):
-            running = frozenset[str]()
             # a block can forge the answer, but not the engine's list; and each order makes the first process reap what has ended
-            while running != self._own or not running:
+            while True:
                 await self.kill()
-                running = await ask(self._processes)
+                if await ask(self._count_processes) == 1:
+                    return
 
     async def why_unresponsive(self) -> str:
         """Why the container does not obey."""
@@ -227,15 +225,14 @@ class Container:
             logger.debug("the image is not known: %s", error)
             return None
 
-    def _processes(self) -> frozenset[str]:
-        """The processes inside, as the engine sees them; empty if it cannot list them. Blocks."""
+    def _count_processes(self) -> int | None:
+        """How many processes run inside, the first one included; ``None`` if the engine cannot list them. Blocks."""
         try:
             with translated(self._url):
-                found = self.client.top(self.id, ps_args=self._engine.listing)
+                return len(self.client.top(self.id, ps_args=self._engine.listing)["Processes"])
         except EngineError as error:
             logger.debug("processes not known: %s", error)
-            return frozenset()
-        return frozenset(row[0] for row in found["Processes"])
+            return None
 
 
 def remove(client: Client, url: str, container: str, *, keep: bool) -> None:

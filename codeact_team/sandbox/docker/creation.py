@@ -285,6 +285,8 @@ def _host_config(
         "device_requests": [DeviceRequest(**request) for request in config.device_requests],
         "runtime": config.runtime,
         "auto_remove": config.auto_remove,
+        # the first process is ours, and the only one that may be left, whatever the engine does by default
+        "init": False,
         # a block can write to the first process' stdout, and a log on the host has no limit
         "log_config": LogConfig(type="none"),
     }

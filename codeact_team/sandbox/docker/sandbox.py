@@ -247,7 +247,7 @@ class DockerSandbox(Sandbox):
                 "code can read and change the container's first process, and so what runs there later: the kernel, or the"
                 " `runtime` that stands in for it, does not keep it from that"
             )
-        await self._container.settle()
+        await self._container.identify()
 
     async def _launch(self, work_dir: Path | None) -> tuple[str, str]:
         """Create the container. Returns what its first process reports, and what was written before."""

@@ -4,8 +4,9 @@ A process may also load it ahead, and run it in its forks.
 
 argv: the descriptor to read from, the number of bytes to read there, the module to run and others to load (separated by
 commas), the arguments of the module
-the bytes: by :func:`marshal.dumps`, the modules of the runner, and modules of the standard library; for each, by its name,
-its origin, whether it is a package, and its source or code
+the bytes: by :func:`marshal.dumps`, the magic number of a Python, the modules of the runner as code of that Python, the same
+as source for any other, and modules of the standard library; for each, by its name, its origin, whether it is a package, and
+its code or source
 """
 
 import sys
@@ -16,6 +17,7 @@ _path, sys.path = sys.path, [entry for entry in sys.path if entry]
 import marshal  # noqa: E402
 import os  # noqa: E402
 from importlib.machinery import ModuleSpec, SourceFileLoader  # noqa: E402
+from importlib.util import MAGIC_NUMBER  # noqa: E402
 from types import CodeType, ModuleType  # noqa: E402
 
 if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
@@ -76,7 +78,8 @@ class Loaded:
     """
 
     def __init__(self, data: bytes, names: str) -> None:
-        self._sources, standard = marshal.loads(data)
+        magic, compiled, sources, standard = marshal.loads(data)
+        self._sources = compiled if magic == MAGIC_NUMBER else sources
         self._modules: dict[str, ModuleType] = {}
         finder = _Shipped(standard)
         sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]

@@ -285,7 +285,7 @@ class InterpreterProcess:
         arguments = [*map(str, self._theirs)]
         argv, payload = None, b""
         if not context.is_plain:
-            modules = marshal.dumps((context.sources, {}))
+            modules = marshal.dumps((b"", {}, context.sources, {}))
             _, _, bootstrap = context.sources[f"{_RUNNER}.bootstrap"]
             assert isinstance(bootstrap, str), "it comes as source, so that any Python can run it"
             source = bootstrap.encode()
