@@ -47,8 +47,8 @@ _ULIMITS = {
     "sigpending": PENDING_SIGNALS,
     "msgqueue": 0,
 }
-_OF_GVISOR = 64
-"""How many threads gVisor takes for itself."""
+_OF_GVISOR = 256
+"""How many threads gVisor takes for itself, and more; with too few it ends, and the container with it."""
 _OF_AN_ENGINE = 1024
 """How many processes and threads a rootless engine may have, where those of the code's user are counted."""
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
