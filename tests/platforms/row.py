@@ -42,7 +42,6 @@ BRIEF = {
     ],
     "executors/test_conformance_limits.py": [
         "test_task_cancels",
-        "test_a_time_out_stops_all_that_a_block_started",
         "test_result_names_the_limit_and_its_field",
         "test_fork_bomb_is_contained",
         "test_a_host_killed_with_9_leaves_nothing_behind",
