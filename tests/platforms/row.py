@@ -1,8 +1,8 @@
 """Runs the executors' tests on the platform where it is, and prints what was seen as JSON. ``run`` calls it there.
 
 ``row.py KIND TAR [--brief] [--measure]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--brief`` runs a choice of
-the tests, one after the other, with all the time that they need on a slow machine. ``--measure`` compares a session's start with
-that of the engine's own container.
+the tests, one after the other, with all the time that they need on a slow machine. ``--measure`` compares a session's first result
+with the engine's own ``run --rm``.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def engine(action: str, *arguments: str) -> str:
 
 
 def first_result(kind: str) -> dict[str, float]:
-    """The seconds of a session to its first result, and of the engine's own container to its first line, in turns."""
+    """The seconds of a session to its first result, and of the engine's own ``run --rm``, in turns."""
 
     async def session() -> float:
         began = time.monotonic()

@@ -46,7 +46,8 @@ class DockerSandboxConfig(BaseModel):
     """How many processes and threads there may be at once."""
     unenforced_limits: list[LimitField] = Field(default_factory=list[LimitField])
     """Limits among `memory_mib`, `cpus` and `pids` that an engine need not enforce. A process then has `memory_mib` for its
-    data, and its user `pids` processes. Default: an engine that cannot enforce one is refused."""
+    data, and its user `pids` processes; 1024 more where the code has the user of a rootless engine, which are counted with it.
+    Default: an engine that cannot enforce one is refused."""
     user: str | None = None
     """User and group, `uid:gid`. Default: the owner of a bound work directory, else one of the sandbox's own."""
     read_only: bool = True
