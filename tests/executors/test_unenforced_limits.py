@@ -18,6 +18,10 @@ pytestmark = pytest.mark.docker
 
 NOTHING = {b'"MemoryLimit":true': b'"MemoryLimit":null', b'"PidsLimit":true': b'"PidsLimit":null', b'"CpuCfsQuota":true': b'"CpuCfsQuota":null'}  # fmt: skip
 """What an engine says that can enforce no limit."""
+ROOTLESS = {b"name=seccomp,profile=default": b"name=rootless,profile=defaul", b'"CgroupVersion":"1"': b'"CgroupVersion":"2"'}  # fmt: skip
+"""What a rootless engine says."""
+OUTSIDE = {b"/proc/1/cgroup": b"/proc/1/limits"}
+"""Has another file compared with the control group of a program, as if that were outside the container's."""
 LIMITS: Sequence[LimitField] = ("memory_mib", "cpus", "pids")
 FORKS = """
 import os, time
@@ -68,3 +72,22 @@ async def test_what_needs_no_control_group_still_holds() -> None:
         result = await run(executor, FORKS)
         assert "BlockingIOError" in result.output
         assert int(result.output.split()[0]) < 20
+
+
+@pytest.mark.parametrize("changes", [ROOTLESS, ROOTLESS | OUTSIDE])
+async def test_a_rootless_engine_is_refused_if_programs_are_outside_the_control_group_of_their_container(
+    changes: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"workspace": "container", "memory_mib": 200}
+    async with engine_with(changes, monkeypatch, tmp_path):
+        executor = DockerSessionCodeExecutor(**settings)
+        if changes == ROOTLESS:
+            assert (await run(executor, "print('limited')")).output == "limited\n"
+        else:
+            with pytest.raises(
+                EngineError, match=r"cannot enforce memory_mib, cpus, pids: .*systemctl --user"
+            ):
+                await executor.start()
+        await executor.stop()
+        async with DockerSessionCodeExecutor(**settings, unenforced_limits=[*LIMITS]) as executor:
+            assert "MemoryError" in (await run(executor, "data = bytearray(300 << 20)")).output

@@ -66,6 +66,7 @@ class Container:
     """A container. Its first process, ``init.sh``, is attached to this one by ``stream``. Its removal closes the client.
 
     Attributes:
+        engine: The engine that runs it.
         user: The user and group of the code.
         is_filtered: Whether our filter of system calls is in force.
 
@@ -87,7 +88,7 @@ class Container:
         keep: bool,
     ) -> None:
         self.client = client
-        self._engine = engine
+        self.engine = engine
         self.id = id
         self._url = url
         self._stream = stream
@@ -130,7 +131,7 @@ class Container:
                 await readable(self._stream.fileno())
 
     async def identify(self) -> None:
-        """Note what it was made from."""
+        """Note its image."""
         self.client.timeout = _RUNNING_TIMEOUT
         self.image = await ask(self._made_from)
 
@@ -229,7 +230,7 @@ class Container:
         """How many processes run inside, the first one included; ``None`` if the engine cannot list them. Blocks."""
         try:
             with translated(self._url):
-                return len(self.client.top(self.id, ps_args=self._engine.listing)["Processes"])
+                return len(self.client.top(self.id, ps_args=self.engine.listing)["Processes"])
         except EngineError as error:
             logger.debug("processes not known: %s", error)
             return None

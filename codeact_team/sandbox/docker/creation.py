@@ -295,9 +295,10 @@ def _host_config(
 def _ulimits(engine: EngineDescription, config: DockerSandboxConfig, user: str) -> Mapping[str, int]:
     """The limits of each process, and of its user, stricter where no control group holds them."""
     limits = {**_ULIMITS, "fsize": config.max_file_mib * MIB}
-    if "memory_mib" in engine.unenforced:
+    unenforced = {*engine.unenforced, *(config.unenforced_limits if engine.may_start_outside else ())}
+    if "memory_mib" in unenforced:
         limits["data"] = config.memory_mib * MIB
-    if "pids" in engine.unenforced:
+    if "pids" in unenforced:
         is_engines = engine.is_rootless and is_root(user)
         limits["nproc"] = config.pids + (_OF_AN_ENGINE if is_engines else 0)
     return limits

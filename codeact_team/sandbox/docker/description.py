@@ -64,6 +64,14 @@ class EngineDescription:
         """Whether it ignores all limits of a container, those of single processes among them."""
         return self.is_podman and self.is_rootless and self.cgroup_version == "1"
 
+    @property
+    def may_start_outside(self) -> bool:
+        """Whether the programs that it starts in a container may be outside the container's control group.
+
+        A rootless Docker of a login session cannot move them there, and does not say so.
+        """
+        return self.is_rootless and not self.is_podman and self.cgroup_version == "2"
+
     def is_gvisor(self, runtime: str | None) -> bool:
         """Whether a runtime, ``None`` for the default one, is gVisor's."""
         return "runsc" in (runtime or self.default_runtime)
@@ -129,13 +137,28 @@ def _unenforced(info: Mapping[str, Any], delegated: Sequence[str] | None) -> lis
     return [field for field, key in _INFO.items() if not info.get(key)]
 
 
-def refusal(engine: EngineDescription, config: DockerSandboxConfig) -> str | None:
-    """Why no container is made: the limits that the engine cannot enforce, unless the config accepts that."""
-    missing = ", ".join(field for field in engine.unenforced if field not in config.unenforced_limits)
+def refusal(
+    engine: EngineDescription, config: DockerSandboxConfig, *, starts_outside: bool = False
+) -> str | None:
+    """Why no container is used: the limits that the engine cannot enforce, unless the config accepts that.
+
+    Args:
+        engine: The engine.
+        config: The settings of the container.
+        starts_outside: Whether its programs are outside the container's control group, so that none is enforced.
+    """
+    unenforced, remedy = engine.unenforced, engine.remedy
+    if starts_outside:
+        unenforced = [*_INFO]
+        remedy = (
+            "as it belongs to a login session, programs in a container are outside the container's control group; run it "
+            "as a service (`systemctl --user start docker`)"
+        )
+    missing = ", ".join(field for field in unenforced if field not in config.unenforced_limits)
     if not missing:
         return None
     return (
-        f"the container engine ({engine}) cannot enforce {missing}: {engine.remedy}; or accept it with "
+        f"the container engine ({engine}) cannot enforce {missing}: {remedy}; or accept it with "
         f"`unenforced_limits: [{missing}]`"
     )
 

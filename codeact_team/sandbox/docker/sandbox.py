@@ -37,6 +37,7 @@ from codeact_team.sandbox.docker.creation import (
     is_missing,
     launch,
 )
+from codeact_team.sandbox.docker.description import refusal
 from codeact_team.sandbox.docker.engine import Client, ask, connect, ensure_image, image_id, in_thread
 from codeact_team.sandbox.docker.leftovers import remove_unstarted
 from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
@@ -45,6 +46,10 @@ from codeact_team.sandbox.users import is_root
 logger = logging.getLogger(__name__)
 
 _EXEC = (resources.files(__name__.rpartition(".")[0]) / "exec.sh").read_text()
+_COMPARE = (
+    'read -r own </proc/self/cgroup && read -r first </proc/1/cgroup && [ "$own" = "$first" ] && echo inside'
+)
+"""Compares the control group of this program and that of the container's first one."""
 _FIRST_LINE_TIMEOUT = 60
 """Seconds that a container without an ``init_command`` gets to report that it is up."""
 _REMOVAL_GRACE = 1.0
@@ -247,7 +252,21 @@ class DockerSandbox(Sandbox):
                 "code can read and change the container's first process, and so what runs there later: the kernel, or the"
                 " `runtime` that stands in for it, does not keep it from that"
             )
+        engine = self._container.engine
+        refused = refusal(engine, self._config, starts_outside=True) if engine.may_start_outside else None
+        if refused is not None and not await self._starts_inside():
+            raise EngineError(refused)
         await self._container.identify()
+
+    async def _starts_inside(self) -> bool:
+        """Whether a program that the engine starts in the container is in its control group. Before other code may answer."""
+        process, output = await self.spawn_beside(["/bin/sh", "-c", _COMPARE]), b""
+        try:
+            while data := await process.read():
+                output += data
+        finally:
+            await process.aclose()
+        return output == b"inside\n"
 
     async def _launch(self, work_dir: Path | None) -> tuple[str, str]:
         """Create the container. Returns what its first process reports, and what was written before."""
