@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,13 @@ async def weak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncGenerato
 @pytest.mark.usefixtures("weak")
 @pytest.mark.parametrize("accepted", [[], ["cpus", "pids"]])
 async def test_it_is_refused_with_the_names_of_the_limits_and_what_to_do(accepted: list[LimitField]) -> None:
-    executor = DockerSessionCodeExecutor(unenforced_limits=accepted)
     missing = [name for name in LIMITS if name not in accepted]
     with pytest.raises(
         EngineError,
         match=rf"cannot enforce {', '.join(missing)}: .*; or accept it with `unenforced_limits: \[{', '.join(missing)}\]`",
     ):
-        await executor.start()
+        async with DockerSessionCodeExecutor(unenforced_limits=accepted):
+            pass
 
 
 @pytest.mark.usefixtures("weak")
@@ -80,14 +81,11 @@ async def test_a_rootless_engine_is_refused_if_programs_are_outside_the_control_
 ) -> None:
     settings: dict[str, Any] = {"workspace": "container", "memory_mib": 200}
     async with engine_with(changes, monkeypatch, tmp_path):
-        executor = DockerSessionCodeExecutor(**settings)
-        if changes == ROOTLESS:
-            assert (await run(executor, "print('limited')")).output == "limited\n"
-        else:
-            with pytest.raises(
-                EngineError, match=r"cannot enforce memory_mib, cpus, pids: .*systemctl --user"
-            ):
-                await executor.start()
-        await executor.stop()
+        refused = pytest.raises(
+            EngineError, match=r"cannot enforce memory_mib, cpus, pids: .*systemctl --user"
+        )
+        with refused if changes != ROOTLESS else nullcontext():
+            async with DockerSessionCodeExecutor(**settings) as executor:
+                assert (await run(executor, "print('limited')")).output == "limited\n"
         async with DockerSessionCodeExecutor(**settings, unenforced_limits=[*LIMITS]) as executor:
             assert "MemoryError" in (await run(executor, "data = bytearray(300 << 20)")).output
