@@ -51,7 +51,7 @@ _COMPARE = (
 )
 """Compares the control group of this program and that of the container's first one."""
 _FIRST_LINE_TIMEOUT = 60
-"""Seconds that a container without an ``init_command`` gets to report that it is up."""
+"""Seconds that a container without an ``init_command`` gets to report that it is up, and a trial program to end."""
 _REMOVAL_GRACE = 1.0
 """Seconds for which the users of a container that is being removed wait for its end to show by itself."""
 
@@ -262,8 +262,13 @@ class DockerSandbox(Sandbox):
         """Whether a program that the engine starts in the container is in its control group. Before other code may answer."""
         process, output = await self.spawn_beside(["/bin/sh", "-c", _COMPARE]), b""
         try:
-            while data := await process.read():
-                output += data
+            async with asyncio.timeout(_FIRST_LINE_TIMEOUT):
+                while data := await process.read():
+                    output += data
+        except TimeoutError:
+            raise EngineError(
+                f"a program in the container has not ended in {_FIRST_LINE_TIMEOUT} s"
+            ) from None
         finally:
             await process.aclose()
         return output == b"inside\n"
