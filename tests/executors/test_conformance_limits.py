@@ -392,7 +392,7 @@ def _leaves_nothing(kind: Kind, what: str, work_dir: Path) -> None:
         assert host.stdout.readline() == b"up\n"
         (sandbox,) = kind.inside(host.pid)
         host.kill()
-    wait_until(lambda: not kind.exists(sandbox), seconds=60)
+    wait_until(lambda: not kind.exists(sandbox), seconds=5)
     beats = size(work_dir / "beat")
     time.sleep(0.15)
     assert size(work_dir / "beat") == beats > 0
