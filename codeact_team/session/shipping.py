@@ -61,16 +61,20 @@ def _modules_inside(*, plain: bool) -> bytes:
         name: (_origin(name), True, "")
         for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0], _TREES.rpartition(".")[0])
     }
-    sources: dict[str, _Source] = empty | {
-        name: (_origin(name), name in packages, file.read_text()) for name, file in files.items()
-    }
-    compiled: dict[str, _Source] = sources | {
-        name: (_origin(name), name in packages, marshal.dumps(_code(name, file)))
-        for name, file in files.items()
-        # which is an argument of a program
-        if name != _BOOTSTRAP
-    }
-    others, standard = ({}, _standard()) if plain else (sources, {})
+
+    def shipped(*, as_code: bool) -> dict[str, _Source]:
+        # the bootstrap is an argument of a program
+        return empty | {
+            name: (
+                _origin(name),
+                name in packages,
+                marshal.dumps(_code(name, file)) if as_code and name != _BOOTSTRAP else file.read_text(),
+            )
+            for name, file in files.items()
+        }
+
+    compiled = shipped(as_code=True)
+    others, standard = ({}, _standard()) if plain else (shipped(as_code=False), {})
     return marshal.dumps((MAGIC_NUMBER, compiled, others, standard), _MARSHAL_VERSION)
 
 
