@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from support import fork_server
+from support.weak_engine import accept_if_asked
 from support.wheels import make_wheel, use_index
 
 from codeact_team.errors import EngineError
-from codeact_team.sandbox.docker import creation
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL, owner_label
 from codeact_team.sandbox.docker.engine import connect, translated
@@ -40,12 +40,7 @@ os.environ.pop("SSL_CERT_FILE", None)
 # pytest-asyncio goes back to the loop that was there before a test; where nothing is said it makes one, and nobody closes it
 asyncio.set_event_loop(None)
 
-# tests/platforms/row tries an engine that cannot enforce all limits as a config would that accepts it
-if os.environ.get("CODEACT_TEAM_ACCEPT_UNENFORCED") == "1":
-
-    def accept(*_: object) -> None: ...
-
-    creation.refusal = accept
+accept_if_asked()
 
 # how long a machine takes to make an example says nothing of the code
 settings.register_profile(

@@ -10,7 +10,6 @@ how many MiB its memory has grown while processes flooded it with output, of whi
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import sys
 from contextlib import aclosing
@@ -20,14 +19,6 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
 import codeact_team
-from codeact_team.sandbox.docker import creation
-
-# as in conftest.py
-if os.environ.get("CODEACT_TEAM_ACCEPT_UNENFORCED") == "1":
-
-    def accept(*_: object) -> None: ...
-
-    creation.refusal = accept
 
 KINDS = {
     "docker": codeact_team.DockerCommandLineCodeExecutor,

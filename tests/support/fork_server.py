@@ -51,9 +51,12 @@ config:
 
 def _prepare() -> None:
     """Import everything, and do once what is slow the first time."""
+    from weak_engine import accept_if_asked
+
     import codeact_team
     import codeact_team.cli
 
+    accept_if_asked()
     for name in codeact_team.__all__:
         getattr(codeact_team, name)
     for module in pkgutil.iter_modules(codeact_team.cli.__path__, "codeact_team.cli."):

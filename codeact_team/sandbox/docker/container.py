@@ -71,7 +71,7 @@ class Container:
         is_filtered: Whether our filter of system calls is in force.
 
     Args:
-        limiting: What a shell says before it starts a program, where the engine sets no limits; else empty.
+        limiting: What a shell says before it starts a program, to set limits that the engine does not; or empty.
     """
 
     def __init__(

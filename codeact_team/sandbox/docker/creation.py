@@ -53,6 +53,8 @@ _OF_AN_ENGINE = 1024
 """How many processes and threads a rootless engine may have, where those of the code's user are counted."""
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
 """By what letter a POSIX shell knows a limit, and in units of how many bytes."""
+_LEFT_TO_A_SHELL = {"data", "nproc"}
+"""Limits that the engine is not told, as they would hold for its own part of a start, which needs more."""
 _GUARD, _INIT = (
     (resources.files(__name__.rpartition(".")[0]) / name).read_text() for name in ("guard.sh", "init.sh")
 )
@@ -277,7 +279,9 @@ def _host_config(
         # gVisor itself counts, and its engine hangs where it cannot start a thread
         "pids_limit": config.pids + (_OF_GVISOR if engine.is_gvisor(config.runtime) else 0),
         "ulimits": [
-            Ulimit(name=name, soft=most, hard=most) for name, most in _ulimits(engine, config, user).items()
+            Ulimit(name=name, soft=most, hard=most)
+            for name, most in _ulimits(engine, config, user).items()
+            if name not in _LEFT_TO_A_SHELL
         ],
         "tmpfs": _tmpfs(engine, config, user, inside=binding is None),
         "mounts": _mounts(config, binding),
@@ -305,17 +309,16 @@ def _ulimits(engine: EngineDescription, config: DockerSandboxConfig, user: str) 
 
 
 def _limiting(engine: EngineDescription, config: DockerSandboxConfig, user: str) -> str:
-    """What a shell says to set the limits itself, where the engine ignores them. It has no words for some."""
-    if not engine.ignores_limits:
-        return ""
+    """What a shell says to set the limits that are left to it: all where the engine ignores them. It has no words for some."""
     limits = _ulimits(engine, config, user)
     words = [
         f"ulimit -{option} {limits[name] // unit}"
         for name, (option, unit) in _IN_A_SHELL.items()
-        if name in limits
+        if name in limits and (engine.ignores_limits or name in _LEFT_TO_A_SHELL)
     ]
-    # the letter depends on the shell
-    words += [f"{{ ulimit -p {limits['nproc']} || ulimit -u {limits['nproc']}; }} 2>/dev/null"]
+    if "nproc" in limits:
+        # the letter depends on the shell
+        words += [f"{{ ulimit -p {limits['nproc']} || ulimit -u {limits['nproc']}; }} 2>/dev/null"]
     return " && ".join(words)
 
 

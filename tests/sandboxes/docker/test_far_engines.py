@@ -6,13 +6,13 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 import warnings
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from support.executing import run
+from support.fork_server import start
 from support.private_engine import PrivateEngine, make_certificates
 from support.processes import process_lives, processes_below
 from support.ssh_server import SshServer
@@ -23,6 +23,7 @@ from codeact_team.core.execution import Outcome
 from codeact_team.errors import EngineError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 from codeact_team.sandbox.docker import forwarding
+from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.temporary import orphaned_directories, remove_orphaned
 
 pytestmark = pytest.mark.docker
@@ -53,7 +54,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenera
     """The engine of this machine, behind SSH."""
     async with SshServer(tmp_path) as server:
         monkeypatch.setenv("PATH", server.path)
-        monkeypatch.setenv("DOCKER_HOST", server.machine)
+        monkeypatch.setenv("DOCKER_HOST", server.machine + engine_url().removeprefix("unix://"))
         yield server
 
 
@@ -114,17 +115,16 @@ async def test_what_ssh_refuses_is_said(server: SshServer, monkeypatch: pytest.M
         await run(DockerCommandLineCodeExecutor(), "print(1)")
 
 
-async def test_the_connection_ends_with_a_process_that_is_killed(server: SshServer) -> None:
-    owner = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", OWNER, stdout=asyncio.subprocess.PIPE, env=os.environ
-    )
-    assert owner.stdout is not None
-    assert await owner.stdout.readline() == b"42\n"
-    below = processes_below(owner.pid)
-    assert below
-    before = set(orphaned_directories())
-    owner.kill()
-    await owner.wait()
+async def test_the_connection_ends_with_a_process_that_is_killed(server: SshServer, tmp_path: Path) -> None:
+    program = tmp_path / "owner.py"
+    program.write_text(OWNER)
+    with start([str(program)], cwd=tmp_path, environment=os.environ) as owner:
+        assert owner.stdout is not None
+        assert await asyncio.to_thread(owner.stdout.readline) == b"42\n"
+        below = processes_below(owner.pid)
+        assert below
+        before = set(orphaned_directories())
+        owner.kill()
     await until(lambda: not any(map(process_lives, below)))
     [left] = set(orphaned_directories()) - before
     remove_orphaned(left)
