@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import socket
+import sys
 from collections.abc import Callable
 from contextvars import Context
 
@@ -114,6 +117,30 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+class Hangup:
+    """Tells when the other end of a stream has stopped writing, however much of it is left unread. It does on Linux only.
+
+    Attributes:
+        fds: What can be read then, for a :class:`Readiness`; nothing elsewhere.
+    """
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._epoll = None
+        self.fds: tuple[int, ...] = ()
+        if sys.platform == "linux":
+            self._epoll = select.epoll()
+            self._epoll.register(stream, select.EPOLLRDHUP)
+            self.fds = (self._epoll.fileno(),)
+
+    @property
+    def was_seen(self) -> bool:
+        return self._epoll is not None and bool(self._epoll.poll(0))
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
 
 
 async def readable(fd: int) -> None:

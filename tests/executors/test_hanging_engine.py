@@ -18,7 +18,7 @@ from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.engine import connect
 
-pytestmark = [pytest.mark.docker, pytest.mark.long]
+pytestmark = pytest.mark.docker
 
 BOUND = 60
 """Seconds, on a busy machine, for what takes at most a block's limit and five more. It once took 91."""
@@ -65,6 +65,7 @@ async def assert_recovers(executor: SandboxedCodeExecutor) -> None:
     assert (await run(executor, "print('next')")).output == "next\n"
 
 
+@pytest.mark.long
 async def test_a_container_that_was_paused_is_named_as_the_reason(tmp_path: Path) -> None:
     before = held()
     async with in_containers(tmp_path, paused=2) as executors:
@@ -78,6 +79,7 @@ async def test_a_container_that_was_paused_is_named_as_the_reason(tmp_path: Path
             await assert_recovers(executor)
 
 
+@pytest.mark.long
 async def test_blocks_return_in_time_from_an_engine_that_hangs(tmp_path: Path, engine: Engine) -> None:
     # whether they run by then or begin, and whoever stops them
     before = held()
@@ -105,3 +107,20 @@ async def test_blocks_return_in_time_from_an_engine_that_hangs(tmp_path: Path, e
             # one by one: a block's time is short here, and includes the start of an interpreter
             await assert_recovers(executor)
         await asyncio.to_thread(wait_until, lambda: not held() & containers, seconds=BOUND)
+
+
+async def test_a_block_ends_with_its_container_where_the_engine_leaves_the_output_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_that_can_hang(tmp_path, endless="/exec/") as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+        before = held()
+        async with in_containers(tmp_path, lost=BOUND) as executors:
+            calls = [asyncio.create_task(run(executor, TICKS)) for executor in executors]
+            await asyncio.gather(*(first_tick(executor.work_dir) for executor in executors))
+            await asyncio.to_thread(KINDS["docker"].lose, held() - before)
+            for result in await asyncio.gather(*calls):
+                assert result.outcome is Outcome.LOST
+                assert_says_it_is_lost(result)
+            for executor in executors:
+                await assert_recovers(executor)

@@ -170,6 +170,9 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
         seen["refused"] = refusal(description, DockerSandboxConfig())
         if seen["refused"]:
             os.environ["CODEACT_TEAM_ACCEPT_UNENFORCED"] = "1"
+        if "--measure" in options:
+            # before this process has all that the tests leave in its memory
+            seen["first result"] = first_result(kind)
     named = [
         f"tests/{file}{separator}{test}"
         for file, tests in BRIEF.items()
@@ -187,8 +190,6 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
         seen["others"] = kept | again.others
     seen["seconds"] = round(time.monotonic() - began)
     seen["passed"] = len(reports.passed - reports.others.keys()) + seen["alone"]
-    if kind != "confined" and "--measure" in options:
-        seen["first result"] = first_result(kind)
     return seen
 
 

@@ -33,6 +33,7 @@ async def forward(
     engine: str,
     hang_at: bytes = b"",
     changes: Mapping[bytes, bytes] | None = None,
+    endless: bytes = b"",
 ) -> None:
     """Pass on one connection to ``engine``, a URL, and back.
 
@@ -42,7 +43,9 @@ async def forward(
         engine: The engine.
         hang_at: Where this is to be sent, this process stops.
         changes: What is passed on as something else of the same length, either way.
+        endless: Answers to requests with this have no end.
     """
+    has_end = True
     parts = urlsplit(engine)
     if parts.scheme == "unix":
         theirs, ours = await asyncio.open_unix_connection(parts.path)
@@ -50,15 +53,19 @@ async def forward(
         theirs, ours = await asyncio.open_connection(parts.hostname, parts.port or 2375)
 
     async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, hang_at: bytes) -> None:
+        nonlocal has_end
         try:
             while data := await source.read(65536):
+                if endless and source is reader and endless in data:
+                    has_end = False
                 if hang_at and hang_at in data:
                     os.kill(os.getpid(), signal.SIGSTOP)
                 for old, new in (changes or {}).items():
                     data = data.replace(old, new)
                 target.write(data)
                 await target.drain()
-            target.write_eof()
+            if has_end or target is ours:
+                target.write_eof()
         except OSError:
             target.close()
 
@@ -117,15 +124,16 @@ def listens(path: Path) -> bool:
 
 
 @contextmanager
-def engine_that_can_hang(directory: Path, hang_at: str = "") -> Generator[Engine]:
+def engine_that_can_hang(directory: Path, hang_at: str = "", endless: str = "") -> Generator[Engine]:
     """The engine of this machine at another address.
 
     Args:
         directory: For its socket.
         hang_at: What in a request makes it hang.
+        endless: What in a request makes the answer have no end.
     """
     path = directory / "engine.sock"
-    arguments = [str(path), engine_url(), hang_at]
+    arguments = [str(path), engine_url(), hang_at, endless]
     process = start(
         ["-m", "support.forwarding", *arguments],
         cwd=Path(__file__).parent.parent,
@@ -141,11 +149,16 @@ def engine_that_can_hang(directory: Path, hang_at: str = "") -> Generator[Engine
         process.wait(30)
 
 
-async def _serve(path: str, engine: str, hang_at: str) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await forward(reader, writer, engine, hang_at.encode())
+async def _serve(path: str, engine: str, hang_at: str, endless: str) -> None:
+    # the loop alone does not keep one that has read all there is
+    connections = set[asyncio.Task[None]]()
 
-    async with await asyncio.start_unix_server(serve, path) as server:
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passing_on = forward(reader, writer, engine, hang_at.encode(), endless=endless.encode())
+        connections.add(task := asyncio.ensure_future(passing_on))
+        task.add_done_callback(connections.discard)
+
+    async with await asyncio.start_unix_server(connected, path) as server:
         await server.serve_forever()
 
 

@@ -20,7 +20,7 @@ from codeact_team.sandbox.base import KILLED, UNCLEARED, Exit, Process
 from codeact_team.sandbox.docker.description import EngineDescription, is_ending
 from codeact_team.sandbox.docker.engine import Client, ask, open_stream, translated
 from codeact_team.sandbox.docker.streams import Demultiplexer, MarkedStream
-from codeact_team.sandbox.readiness import Readiness, readable
+from codeact_team.sandbox.readiness import Hangup, Readiness, readable
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +149,10 @@ class Container:
         path = f"/exec/{created['Id']}/start"
         return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
 
+    def hangup(self) -> Hangup:
+        """What tells of its end."""
+        return Hangup(self._stream)
+
     def signal(self, name: bytes) -> None:
         """Have the first process send a signal to everything else."""
         try:
@@ -230,7 +234,8 @@ class Container:
         """How many processes run inside, the first one included; ``None`` if the engine cannot list them. Blocks."""
         try:
             with translated(self._url):
-                return len(self.client.top(self.id, ps_args=self.engine.listing)["Processes"])
+                # `null` while a container ends
+                return len(self.client.top(self.id, ps_args=self.engine.listing)["Processes"] or ())
         except EngineError as error:
             logger.debug("processes not known: %s", error)
             return None
@@ -263,6 +268,8 @@ def _end(client: Client, container: str, *, keep: bool) -> None:
 
 _SETTLING_TIME = 0.1
 """Seconds by which the engine may report the end of a container later than the end of its programs."""
+_LAST_OUTPUT_TIME = 1.0
+"""Seconds in which the output of a program has to end whose container has."""
 _INSPECTION_TIME = 1.0
 """Seconds that the engine gets to report how a program has ended."""
 _GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
@@ -271,8 +278,9 @@ _GONE = "the container ended: it was killed or removed, or ran out of memory as 
 class DockerProcess(Process):
     """A program in a running container, over the engine's attached stream.
 
-    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``end_rest`` ends
-    everything that still runs in the container; its argument says whether something is known to run.
+    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``hangup`` tells of the
+    end of the container, and is closed with the program. ``end_rest`` ends everything that still runs in the container; its
+    argument says whether something is known to run.
     """
 
     def __init__(
@@ -281,6 +289,7 @@ class DockerProcess(Process):
         container: str,
         exec_id: str,
         stream: socket.socket,
+        hangup: Hangup,
         mark: bytes | None,
         end_rest: Callable[[bool], Awaitable[None]],
     ) -> None:
@@ -288,7 +297,8 @@ class DockerProcess(Process):
         self._container = container
         self._exec_id = exec_id
         self._socket = stream
-        self._readiness = Readiness(stream.fileno())
+        self._hangup = hangup
+        self._readiness = Readiness(stream.fileno(), *hangup.fds)
         self._frames = Demultiplexer()
         self._output = None if mark is None else MarkedStream(mark)
         self._end_rest = end_rest
@@ -307,7 +317,7 @@ class DockerProcess(Process):
             try:
                 data = self._socket.recv(_CHUNK)
             except BlockingIOError:
-                await self._readiness.wait()
+                await self._readable()
                 continue
             except ConnectionError:
                 data = b""
@@ -319,6 +329,16 @@ class DockerProcess(Process):
             if output := output if marked is None else marked.feed(output):
                 return output
         return b""
+
+    async def _readable(self) -> None:
+        """Wait for output. Cut off what does not end with the container: with gVisor, the engine leaves some streams open."""
+        await self._readiness.wait()
+        if self._hangup.was_seen:
+            try:
+                async with asyncio.timeout(_LAST_OUTPUT_TIME):
+                    await readable(self._socket.fileno())
+            except TimeoutError:
+                self.cut()
 
     async def write(self, data: bytes) -> None:
         try:
@@ -382,4 +402,5 @@ class DockerProcess(Process):
 
     async def aclose(self) -> None:
         self._readiness.close()
+        self._hangup.close()
         self._socket.close()

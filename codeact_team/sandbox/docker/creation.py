@@ -54,7 +54,7 @@ _OF_AN_ENGINE = 1024
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
 """By what letter a POSIX shell knows a limit, and in units of how many bytes."""
 _LEFT_TO_A_SHELL = {"data", "nproc"}
-"""Limits that the engine is not told, as they would hold for its own part of a start, which needs more."""
+"""Limits that the engine does not get, as it would apply them to its own part of a start, which needs more."""
 _GUARD, _INIT = (
     (resources.files(__name__.rpartition(".")[0]) / name).read_text() for name in ("guard.sh", "init.sh")
 )

@@ -202,8 +202,13 @@ class DockerSandbox(Sandbox):
             raise EngineError("the container is not running: it was stopped, or has never been started")
         # a program whose start is cancelled ends when it reads the end of its input
         launch = partial(container.launch, command, variables, user)
-        exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
-        return DockerProcess(container.client, container.id, exec_id, stream, mark, self._end_rest)
+        hangup = container.hangup()
+        try:
+            exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
+        except BaseException:
+            hangup.close()
+            raise
+        return DockerProcess(container.client, container.id, exec_id, stream, hangup, mark, self._end_rest)
 
     async def python_identity(self) -> str:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
