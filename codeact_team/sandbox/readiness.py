@@ -123,7 +123,7 @@ class Hangup:
     """Tells when the other end of a stream has stopped writing, however much of it is left unread. It does on Linux only.
 
     Attributes:
-        fds: What can be read then, for a :class:`Readiness`; nothing elsewhere.
+        fds: What can be read then, for a :class:`Readiness`; empty on other systems.
     """
 
     def __init__(self, stream: socket.socket) -> None:
