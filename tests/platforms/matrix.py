@@ -1,9 +1,9 @@
 """Tries the executors on engines, kernels and Pythons, and writes the table of the guide of platforms.
 
-``tests/platforms/run [--brief] [NAME...]``: all rows, or those that are named, maybe with a choice of the tests only, as emulated
-machines have it; ``run --table``: only the table, from the results of before. For root on Debian
-with the packages that ``.ci/run`` installs, and QEMU; in the environment of the tests. Native rows take some minutes each, those in
-emulated machines half an hour. What was seen is kept in ``results.json``.
+``tests/platforms/run [--brief] [NAME...]``: all rows, or those that are named, maybe with some tests of each group only; ``run --table``:
+only the table, from the results of before. For root on Debian with the packages that ``.ci/run`` installs, and QEMU; in the
+environment of the tests. Native rows take some minutes each. Those in emulated machines run the conformance suites and the sessions'
+tests, which takes an hour or more, and ``--brief`` a quarter of an hour. What was seen is kept in ``results.json``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ GUIDE = CHECKOUT / "docs/guides/platforms.md"
 BEGIN, END = "<!-- written by tests/platforms/run -->\n", "<!-- end of what it has written -->\n"
 IMAGE = Path("/var/tmp/codeact-image.tar")
 USER = "codeact-tests"
+CHOICES = {"all": "", "suites": " of the conformance suites and the sessions", "brief": " of a choice"}
 NOT_TRIED = {
     "macOS, Docker Desktop": "The quickstart there runs without confinement, and says so.",
     "Windows, WSL 2": "",
@@ -90,10 +91,12 @@ def main(*arguments: str) -> None:
 
 def tried(row: Row, brief: bool) -> dict[str, Any]:
     """What is seen of a row when its tests run."""
-    image, options = "/opt/image.tar", ["--brief"]
+    image, options = "/opt/image.tar", ["--suites"]
     if not row.is_emulated:
         make_image()
-        image, options = str(IMAGE), ["--measure", *(["--brief"] if brief else [])]
+        image, options = str(IMAGE), ["--measure"]
+    if brief:
+        options.append("--brief")
     script = shlex.join(["tests/platforms/row.py", row.kind, image, *options])
     if row.where == "root":
         command = [sys.executable, *shlex.split(script)]
@@ -196,7 +199,7 @@ def table(results: dict[str, Any]) -> str:
         state = (
             f"fails: {len(failures)} of {number} tests" if failures else f"works: {result['passed']} tests"
         )
-        state += " of a choice" if result["brief"] else ""
+        state += CHOICES[result["choice"]]
         if refused := result.get("refused"):
             state = f"refused: “{refused}”. Where that is accepted, it {state}"
         reasons = " ".join(f"{reason} ({number})" for reason, number in sorted(excepted.items()))

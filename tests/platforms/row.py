@@ -1,8 +1,8 @@
 """Runs the executors' tests on the platform where it is, and prints what was seen as JSON. ``run`` calls it there.
 
-``row.py KIND TAR [--brief] [--measure]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--brief`` runs a choice of
-the tests, one after the other, with all the time that they need on a slow machine. ``--measure`` compares a session's first result
-with the engine's own ``run --rm``.
+``row.py KIND TAR [--suites | --brief] [--measure]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--suites`` runs
+the conformance suites and the sessions' tests, ``--brief`` some of each group of tests; both one after the other, with all the time
+that they need on a slow machine. ``--measure`` compares a session's first result with the engine's own ``run --rm``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,16 @@ BRIEF = {
     "sandboxes/docker/test_seccomp.py": [],
 }
 """Of each group some, and none whose result depends on how fast the machine is; all of a file where none is named."""
-BRIEFLY = ["-n", "0", "--timeout", "1800"]
+SUITES = [
+    "executors/test_conformance_*.py",
+    "executors/test_session_*.py",
+    "executors/test_branches.py",
+    "executors/test_confined_session_attacks.py",
+    "sandboxes/test_confined_enforcement.py",
+    "sandboxes/docker/test_seccomp.py",
+]
+"""What an executor promises on each platform, and the attacks."""
+PATIENTLY = ["-n", "0", "-vv", "--timeout", "900"]
 NOT_ITS_END = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 """A test that fails once more may leave open what it has opened, which must not end the row."""
 
@@ -148,6 +157,16 @@ def versions() -> dict[str, str]:
     }
 
 
+def chosen(choice: str) -> list[str]:
+    """The arguments of pytest for the tests of a choice."""
+    if choice == "all":
+        return TESTS
+    if choice == "suites":
+        return PATIENTLY + [str(file) for pattern in SUITES for file in sorted(Path("tests").glob(pattern))]
+    named = [(f"tests/{file}", test) for file, tests in BRIEF.items() for test in tests or [""]]
+    return PATIENTLY + [f"{file}::{test}".removesuffix("::") for file, test in named]
+
+
 def ran(*arguments: str) -> Reports:
     """How tests ended. Their own output is for who watches."""
     reports = Reports()
@@ -161,8 +180,8 @@ def ran(*arguments: str) -> Reports:
 
 
 def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
-    brief = "--brief" in options
-    seen: dict[str, Any] = {"versions": versions(), "brief": brief}
+    choice = next((each for each in ("brief", "suites") if f"--{each}" in options), "all")
+    seen: dict[str, Any] = {"versions": versions(), "choice": choice}
     if kind != "confined":
         with closing(connect(engine_url())) as client:
             description = describe(client, engine_url())
@@ -173,18 +192,13 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
         if "--measure" in options:
             # before this process has all that the tests leave in its memory
             seen["first result"] = first_result(kind)
-    named = [
-        f"tests/{file}{separator}{test}"
-        for file, tests in BRIEF.items()
-        for separator, test in [("::", test) for test in tests] or [("", "")]
-    ]
     mark = "not docker" if kind == "confined" else "docker"
     began = time.monotonic()
-    reports = ran("-m", mark, *(BRIEFLY + named if brief else TESTS))
+    reports = ran("-m", mark, *chosen(choice))
     seen["others"], seen["alone"] = reports.others, 0
     if failed := [test for test, how in reports.others.items() if how.startswith("failed") and "::" in test]:
         # a race that only a busy machine loses: alone, they decide
-        again = ran(*BRIEFLY, *NOT_ITS_END, *failed)
+        again = ran(*PATIENTLY, *NOT_ITS_END, *failed)
         seen["alone"] = len(again.passed - again.others.keys())
         kept = {test: how for test, how in reports.others.items() if test not in failed}
         seen["others"] = kept | again.others

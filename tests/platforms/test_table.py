@@ -12,7 +12,7 @@ SKIPPED = {"tests/sandboxes/docker/test_seccomp.py::test_a": "skipped: no profil
 FAILED = {"tests/executors/test_b.py::test_c": "failed: no"}
 SEEN: dict[str, Any] = {
     "versions": {"system": "Debian 12", "kernel": "6.1", "control groups": "2", "python": "3.11"},
-    "brief": False,
+    "choice": "all",
     "passed": 7,
     "others": {},
 }
