@@ -113,7 +113,7 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT = 1.0
 """Seconds to wait for a sandbox that does not answer to stop; then it stops in the background."""
-DELETE_TIMEOUT = 2.0
+DELETE_TIMEOUT = 5.0
 """Seconds to delete a block's file; processes of earlier blocks may hinder it."""
 INTERRUPT_GRACE = 0.5
 """Seconds between SIGINT, on which Python writes a traceback, and SIGKILL."""
@@ -328,9 +328,13 @@ async def _delete(sandbox: BlockPlace, file: str) -> None:
     if process is None:
         logger.warning("files of code blocks are left: no program starts in the sandbox")
         return
-    while await first(process.read(), None, deadline):
+    while chunk := await first(process.read(), None, deadline):
         pass
-    await process.aclose()
+    if chunk is None:
+        logger.warning("files of code blocks are left: `rm` has not ended after %g s", DELETE_TIMEOUT)
+        await _abandon(process, sandbox)
+    else:
+        await process.aclose()
 
 
 async def _spawn(
