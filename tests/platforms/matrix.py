@@ -83,10 +83,12 @@ def main(*arguments: str) -> None:
             RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
     results = read_results()
     GUIDE.write_text(with_table(GUIDE.read_text(), results))
-    failures = {name: sorted_out(name, result["others"])[0] for name, result in results.items()}
-    sys.exit(
-        "\n".join(f"{name}: {test} {how}" for name, tests in failures.items() for test, how in tests.items())
-    )
+    failures = [
+        f"{name}: {test} {how}"
+        for name, result in results.items()
+        for test, how in sorted_out(name, result["others"])[0].items()
+    ]
+    sys.exit("\n".join(failures) or None)
 
 
 def tried(row: Row, brief: bool) -> dict[str, Any]:
