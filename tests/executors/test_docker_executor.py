@@ -195,3 +195,22 @@ async def test_a_package_that_a_shell_block_installs_can_be_imported(tmp_path: P
         installed = await run(executor, f"python3 -m pip install --no-index ./{wheel.name}", language="sh")
         assert installed.exit_code == 0, installed.output
         assert (await run(executor, "import greeting; greeting.WORDS")).output == "'hello'\n"
+
+
+async def test_a_file_that_cannot_be_deleted_in_time_holds_up_no_block(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codeact_team.executors.command_line.DELETE_TIMEOUT", 0.5)
+    slow = tmp_path / "rm"
+    slow.write_text('#!/bin/sh\ncase $3 in tmp_code_*) sleep 60 ;; *) exec /bin/rm "$@" ;; esac\n')
+    slow.chmod(0o755)
+    path = {"PATH": "/workspace:/usr/local/bin:/usr/bin:/bin"}
+    async with DockerCommandLineCodeExecutor(
+        work_dir=tmp_path, delete_tmp_files=True, environment=path
+    ) as executor:
+        assert (await run(executor, "print('first')")).output == "first\n"
+        assert "files of code blocks are left" in caplog.text
+        assert (await run(executor, "print('second')")).output == "second\n"
+        running = await run(executor, "cat /proc/[0-9]*/comm", language="sh")
+        assert set(running.output.split()) == {"sh"}
+    assert any(name.startswith("tmp_code_") for name in os.listdir(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import signal
 from pathlib import Path
@@ -69,32 +68,6 @@ async def test_a_process_of_a_container_can_end_others_and_not_those_above(
         assert await beside.wait() == -signal.SIGKILL
     assert (await executor.processes.run(["echo", "unharmed"])).stdout == b"unharmed\n"
     assert (await run(executor, "print('unharmed')")).output.endswith("unharmed\n")
-
-
-STOPS_RM = """
-import os, signal
-print("up", flush=True)
-while True:
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if open(f"/proc/{pid}/comm").read() == "rm\\n": os.kill(int(pid), signal.SIGSTOP)
-        except OSError: pass
-"""
-
-
-@pytest.mark.docker
-@pytest.mark.parametrize("kind", ["docker"], indirect=True)
-async def test_a_process_that_keeps_files_of_blocks_from_being_deleted_holds_up_no_block(
-    kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("codeact_team.executors.command_line.DELETE_TIMEOUT", 0.5)
-    async with kind.make(work_dir=tmp_path, delete_tmp_files=True) as executor:
-        async with await executor.processes.start(["python3", "-c", STOPS_RM]) as hindrance:
-            assert (await hindrance.read()).stdout.startswith(b"u")
-            assert (await run(executor, "print('first')")).output == "first\n"
-        assert "files of code blocks are left" in caplog.text
-        assert (await run(executor, "print('second')")).output == "second\n"
-    assert len([name for name in os.listdir(tmp_path) if name.startswith("tmp_code_")]) == 1
 
 
 async def test_the_memory_limit_names_what_it_kills(kind: Kind, small: SandboxedCodeExecutor) -> None:
