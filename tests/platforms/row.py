@@ -89,6 +89,7 @@ SUITES = [
     "executors/test_conformance_*.py",
     "executors/test_session_*.py",
     "executors/test_branches.py",
+    "executors/test_docker_executor.py",
     "executors/test_confined_session_attacks.py",
     "sandboxes/test_confined_enforcement.py",
     "sandboxes/docker/test_seccomp.py",

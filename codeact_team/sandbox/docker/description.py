@@ -61,8 +61,8 @@ class EngineDescription:
 
     @property
     def ignores_limits(self) -> bool:
-        """Whether it ignores all limits of a container, those of single processes among them."""
-        return self.is_podman and self.is_rootless and self.cgroup_version == "1"
+        """Whether it ignores the limits of single processes, as a Podman does that is rootless and asked as Docker is."""
+        return self.is_podman and self.is_rootless
 
     @property
     def may_start_outside(self) -> bool:
