@@ -227,7 +227,10 @@ def _limits(engine: EngineDescription, configs: Iterable[DockerSandboxConfig]) -
     if not engine.counts_swap:
         detail = "memory_mib, cpus and pids are enforced, but swap comes on top of memory_mib; boot with `swapaccount=1`"
         return Check("limits", State.LIMITED, detail)
-    return Check("limits", State.WORKS, "memory_mib, cpus and pids are enforced")
+    exception = (
+        ", unless it belongs to a login session: then no container starts" if engine.may_start_outside else ""
+    )
+    return Check("limits", State.WORKS, f"memory_mib, cpus and pids are enforced{exception}")
 
 
 async def _image(client: Client, config: DockerSandboxConfig, *, start: bool) -> Check:

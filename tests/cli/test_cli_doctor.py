@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.command_line import CONFINED, codeact_team, in_this_process, lines
 from support.executing import wait_until
+from support.forwarding import ROOTLESS, engine_with
 from support.openai_server import ScriptedServer
 from test_cli_interrupts import end, running, sleepers, sleeps
 
@@ -130,6 +131,17 @@ def test_doctor_tells_of_a_config_whether_its_model_its_key_and_its_image_are_th
     assert result.returncode == 2
     assert "✗ image " in result.stdout
     assert "no-such-image:1" in result.stdout
+
+
+@pytest.mark.docker
+async def test_doctor_does_not_promise_that_a_rootless_docker_enforces_limits_before_a_container_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    async with engine_with(ROOTLESS, monkeypatch, tmp_path):
+        result = await asyncio.to_thread(codeact_team, "doctor", cwd=tmp_path, DOCKER_HOST=engine_url())
+    assert (
+        "✓ limits      memory_mib, cpus and pids are enforced, unless it belongs to a login " in result.stdout
+    )
 
 
 def test_doctor_tells_what_a_config_lacks_and_asks_no_model(tmp_path: Path):

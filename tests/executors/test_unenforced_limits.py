@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.executing import run
-from support.forwarding import engine_with
+from support.forwarding import ROOTLESS, engine_with
 
 from codeact_team.errors import EngineError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
@@ -19,8 +19,6 @@ pytestmark = pytest.mark.docker
 
 NOTHING = {b'"MemoryLimit":true': b'"MemoryLimit":null', b'"PidsLimit":true': b'"PidsLimit":null', b'"CpuCfsQuota":true': b'"CpuCfsQuota":null'}  # fmt: skip
 """What an engine says that can enforce no limit."""
-ROOTLESS = {b"name=seccomp,profile=default": b"name=rootless,profile=defaul", b'"CgroupVersion":"1"': b'"CgroupVersion":"2"'}  # fmt: skip
-"""What a rootless engine says."""
 OUTSIDE = {b"/proc/1/cgroup": b"/proc/1/limits"}
 """Has another file compared with the control group of a program, as if that were outside the container's."""
 LIMITS: Sequence[LimitField] = ("memory_mib", "cpus", "pids")

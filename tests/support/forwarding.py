@@ -26,6 +26,9 @@ from codeact_team.sandbox.docker.address import engine_url
 if TYPE_CHECKING:
     import pytest
 
+ROOTLESS = {b"name=seccomp,profile=default": b"name=rootless,profile=defaul", b'"CgroupVersion":"1"': b'"CgroupVersion":"2"'}  # fmt: skip
+"""What a rootless engine says."""
+
 
 async def forward(
     reader: asyncio.StreamReader,
