@@ -2,8 +2,9 @@
 
 ``tests/platforms/run [--brief] [NAME...]``: all rows, or those that are named, maybe with some tests of each group only; ``run --table``:
 only the table, from the results of before. For root on Debian with the packages that ``.ci/run`` installs, and QEMU; in the
-environment of the tests. Native rows take some minutes each. Those in emulated machines run the conformance suites and the sessions'
-tests, which takes an hour or more, and ``--brief`` a quarter of an hour. What was seen is kept in ``results.json``.
+environment of the tests. Native rows take some minutes each. gVisor's, and those in emulated machines, run the conformance suites and
+the sessions' tests only, which takes an hour or more in a machine, and ``--brief`` a quarter of an hour. What was seen is kept in
+``results.json``.
 """
 
 from __future__ import annotations
@@ -93,10 +94,13 @@ def main(*arguments: str) -> None:
 
 def tried(row: Row, brief: bool) -> dict[str, Any]:
     """What is seen of a row when its tests run."""
-    image, options = "/opt/image.tar", ["--suites"]
+    image, options = "/opt/image.tar", list[str]()
+    if row.is_emulated or row.kind == "gvisor":
+        options.append("--suites")
     if not row.is_emulated:
         make_image()
-        image, options = str(IMAGE), ["--measure"]
+        image = str(IMAGE)
+        options.append("--measure")
     if brief:
         options.append("--brief")
     script = shlex.join(["tests/platforms/row.py", row.kind, image, *options])

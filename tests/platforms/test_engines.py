@@ -79,6 +79,12 @@ async def test_code_runs_and_is_stopped_limited_and_gone(kind: str, start: Calla
         else:
             assert "memory_mib: 200" in str(too_much.limit)
         assert await goes_on(session)
+        if kind == "gvisor":
+            # its own threads, many for each of these, are none of them
+            many = await run(session, "sleep 60 & " * 60 + "echo up", language="sh")
+            assert many.output == "up\n"
+            refused = await run(session, "sleep 60 & " * 300, language="sh")
+            assert "pids: 256" in str(refused.limit)
     async with DockerCommandLineCodeExecutor(timeout=20, **settings) as command_line:
         assert (await run(command_line, "print(1)")).output == "1\n"
         assert await goes_on(command_line)

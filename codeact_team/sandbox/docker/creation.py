@@ -47,8 +47,8 @@ _ULIMITS = {
     "sigpending": PENDING_SIGNALS,
     "msgqueue": 0,
 }
-_OF_GVISOR = 256
-"""How many threads gVisor takes for itself, and more; with too few it ends, and the container with it."""
+_OF_GVISOR, _OF_GVISOR_EACH = 256, 32
+"""How many threads gVisor takes for itself, and for each process; with too few it ends, and the container with it."""
 _OF_AN_ENGINE = 1024
 """How many processes and threads a rootless engine may have, where those of the code's user are counted."""
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
@@ -267,6 +267,7 @@ def _host_config(
     engine: EngineDescription, config: DockerSandboxConfig, user: str, binding: Binding | None
 ) -> dict[str, Any]:
     memory = config.memory_mib * MIB
+    is_gvisor = engine.is_gvisor(config.runtime)
     return {
         "network_mode": config.network,
         "cap_drop": ["ALL"],
@@ -276,8 +277,8 @@ def _host_config(
         # equal to mem_limit: no swap on top
         "memswap_limit": memory,
         "nano_cpus": int(config.cpus * 1e9),
-        # gVisor itself counts, and its engine hangs where it cannot start a thread
-        "pids_limit": config.pids + (_OF_GVISOR if engine.is_gvisor(config.runtime) else 0),
+        # the threads of gVisor itself are counted, and its engine hangs where it cannot start one
+        "pids_limit": _OF_GVISOR + config.pids * _OF_GVISOR_EACH if is_gvisor else config.pids,
         "ulimits": [
             Ulimit(name=name, soft=most, hard=most)
             for name, most in _ulimits(engine, config, user).items()
@@ -302,7 +303,10 @@ def _ulimits(engine: EngineDescription, config: DockerSandboxConfig, user: str) 
     unenforced = {*engine.unenforced, *(config.unenforced_limits if engine.may_start_outside else ())}
     if "memory_mib" in unenforced:
         limits["data"] = config.memory_mib * MIB
-    if "pids" in unenforced:
+    if engine.is_gvisor(config.runtime):
+        # its own kernel counts what runs in the container, and only that
+        limits["nproc"] = config.pids
+    elif "pids" in unenforced:
         is_engines = engine.is_rootless and is_root(user)
         limits["nproc"] = config.pids + (_OF_AN_ENGINE if is_engines else 0)
     return limits
