@@ -80,7 +80,7 @@ async def test_code_runs_and_is_stopped_limited_and_gone(kind: str, start: Calla
             assert "memory_mib: 200" in str(too_much.limit)
         assert await goes_on(session)
         if kind == "gvisor":
-            # its own threads, many for each of these, are none of them
+            # `pids` counts programs of the code, and none of gVisor's threads, which are many for each
             many = await run(session, "sleep 60 & " * 60 + "echo up", language="sh")
             assert many.output == "up\n"
             refused = await run(session, "sleep 60 & " * 300, language="sh")

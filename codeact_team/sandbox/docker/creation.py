@@ -48,7 +48,10 @@ _ULIMITS = {
     "msgqueue": 0,
 }
 _OF_GVISOR, _OF_GVISOR_EACH = 256, 32
-"""How many threads gVisor takes for itself, and for each process; with too few it ends, and the container with it."""
+"""How many threads gVisor may have for itself, and for each process, for which it was seen to take up to 20.
+
+With too few it ends, and the container with it.
+"""
 _OF_AN_ENGINE = 1024
 """How many processes and threads a rootless engine may have, where those of the code's user are counted."""
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
