@@ -107,6 +107,11 @@ class Reports:
         self.passed = set[str]()
         self.others = dict[str, str]()
 
+    @property
+    def failed(self) -> list[str]:
+        """The tests that failed."""
+        return [test for test, how in self.others.items() if how.startswith("failed") and "::" in test]
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed or report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else _last_line(report)
@@ -176,9 +181,9 @@ def ran(*arguments: str) -> Reports:
     # the package is here already, and its plugin asserts nothing
     try:
         pytest.main(["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments], [reports])
-    except ExceptionGroup:
+    except (pytest.PytestUnraisableExceptionWarning, ExceptionGroup):
         # what a test that failed has left open
-        if not reports.others:
+        if not reports.failed:
             raise
     os.dup2(output, 1)
     os.close(output)
@@ -202,7 +207,7 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
     began = time.monotonic()
     reports = ran("-m", mark, *chosen(choice))
     seen["others"], seen["alone"] = reports.others, 0
-    if failed := [test for test, how in reports.others.items() if how.startswith("failed") and "::" in test]:
+    if failed := reports.failed:
         # a race that only a busy machine loses: alone, they decide
         again = ran(*PATIENTLY, *NOT_ITS_END, *failed)
         seen["alone"] = len(again.passed - again.others.keys())
