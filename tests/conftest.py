@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,7 +26,13 @@ from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL, owner_label
 from codeact_team.sandbox.docker.engine import connect, translated
 
+pytest_plugins = ["support.forked_workers", "support.processor_time"]
+
 IMAGE = "python:3-slim"
+_DIRECTORIES = {
+    Path(__file__).with_name(name): mark for name, mark in (("benchmarks", "benchmark"), ("suites", "suites"))
+}
+"""Of which all tests have a mark."""
 
 # each worker would compile all tests anew, and each program of the tests what it imports of the package
 sys.dont_write_bytecode = False
@@ -64,28 +69,27 @@ def why_no_docker() -> str | None:
     return None
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than processors, for many tests wait; each worker collects all tests, which takes seconds."""
-    return (os.cpu_count() or 1) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Let all workers ask one server for forks."""
-    node.workerinput["fork_server"] = fork_server.address()
-    # Hypothesis finds out which characters there are, and keeps that in a file: here, and not in each worker
-    st.text().validate()
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    if (worker := getattr(config, "workerinput", None)) is not None:
-        fork_server.use(worker["fork_server"])
-    elif "benchmark" not in config.option.markexpr:
+    if "benchmark" not in config.option.markexpr:
         # one for all workers, and not the user's
         cache = tempfile.TemporaryDirectory(prefix="codeact-team-tests-")
         config.add_cleanup(cache.cleanup)
         os.environ["XDG_CACHE_HOME"] = cache.name
         os.environ["XDG_STATE_HOME"] = os.path.join(cache.name, "state")
+    if config.option.workers and not config.option.collectonly:
+        # it prepares itself while the tests are collected
+        fork_server.address()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no benchmarks and no suites unless they are asked for."""
+    name = _DIRECTORIES.get(collection_path)
+    return True if name and name not in config.option.markexpr else None
+
+
+def pytest_collection_finish() -> None:
+    # Hypothesis finds out which characters there are: here, and not in each worker
+    st.text().validate()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

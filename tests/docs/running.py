@@ -273,7 +273,7 @@ def _programs(directory: Path) -> Path:
         "codeact-team": f'exec {command} "$@"',
         "pip": f'exec {shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name("extras.py")))} "$@"',
         "python": f'exec {shlex.quote(sys.executable)} "$@"',
-        "pytest": f'exec {shlex.quote(sys.executable)} -m pytest -p no:cacheprovider -p no:asyncio -p no:xdist "$@"',
+        "pytest": f'exec {shlex.quote(sys.executable)} -m pytest -p no:cacheprovider -p no:asyncio "$@"',
     }.items():
         program = folder / name
         program.write_text(f"#!/bin/sh\n{script}\n")

@@ -21,5 +21,6 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
     }
     socket.send_fds(asked, [json.dumps(request).encode()], [0, 1, 2])
     asked.recv(16)
+    code, _ = asked.recv(64).split()
     # the number of a signal has no meaning to whoever has started this one
-    sys.exit(max(int(asked.recv(16)), -1))
+    sys.exit(max(int(code), -1))

@@ -144,10 +144,10 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
 
 
 def _tell_the_end(pid: int, asked: socket.socket) -> None:
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     # whoever does not wait for it has gone
     with asked, suppress(BrokenPipeError):
-        asked.send(b"%d" % os.waitstatus_to_exitcode(status))
+        asked.send(b"%d %f" % (os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime))
 
 
 def _begin(request: dict[str, Any], streams: Sequence[int]) -> None:
@@ -235,9 +235,11 @@ class Forked:
         if self.returncode is None:
             self._asked.settimeout(timeout)
             try:
-                self.returncode = int(self._asked.recv(16))
+                code, seconds = self._asked.recv(64).split()
             except TimeoutError:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout) from None
+            self.returncode = int(code)
+            _used.append(float(seconds))
             self._asked.close()
         return self.returncode
 
@@ -284,19 +286,17 @@ class Forked:
         self.wait(60)
 
 
-_theirs: list[str] = []
+_used: list[float] = []
 
 
-def use(address: str) -> None:
-    """Let this process ask the server of another one."""
-    _theirs.append(address)
+def processor_time() -> float:
+    """How many seconds of a processor the programs took that this process has started here, and waited for."""
+    return sum(_used)
 
 
 @functools.cache
 def address() -> str:
-    """Where the server listens: this process's own, which ends with it, if it is to use no other."""
-    if _theirs:
-        return _theirs[-1]
+    """Where the server of this process and its forks listens. It ends with this process."""
     directory = tempfile.mkdtemp()
     path = f"{directory}/socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -1,0 +1,153 @@
+"""What tests cost: seconds of a processor of each test, of the processes it has waited for and of the programs it has forked.
+
+``--processor-time`` prints the dearest tests, and where the rest of the machine's time went: an engine, its containers and
+what nobody waited for cannot be told apart by tests that run side by side. ``--workers 0`` leaves one at a time. With this
+option a usual test that takes more than ``BOUND`` fails the run, unless ``processor_time.toml`` names it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+import tomllib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support import fork_server
+
+BOUND = 1.0
+"""Seconds. On an idle machine tests that are no exceptions take half of it at most, so that a busy one finds no others."""
+EXCEPTIONS = Path(__file__).parents[1] / "processor_time.toml"
+"""Names tests, and says why each is worth its time. It may only get shorter."""
+
+_PROPERTY = "processor_time"
+
+
+class Cost(NamedTuple):
+    """Seconds of a processor.
+
+    Attributes:
+        own: Of the process that runs tests.
+        children: Of those that it has started and waited for, as has any process among them.
+        forked: Of programs that the fork server has started for it.
+    """
+
+    own: float
+    children: float
+    forked: float
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+def now() -> Cost:
+    """Of this process so far."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(time.process_time(), children.ru_utime + children.ru_stime, fork_server.processor_time())
+
+
+def of_the_machine() -> float | None:
+    """Of all processes so far, where the kernel tells: without the time that its processors were idle or waited."""
+    try:
+        fields = Path("/proc/stat").read_text().split(None, 8)
+    except FileNotFoundError:
+        return None
+    user, nice, system, _, _, interrupts, soft_interrupts = map(int, fields[1:8])
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--processor-time",
+        type=int,
+        metavar="N",
+        help=f"print the N tests that take most of a processor; usual ones may take {BOUND:g} s",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Measuring())
+    if config.option.processor_time is not None:
+        config.pluginmanager.register(_Report(config))
+
+
+class _Measuring:
+    """Notes in the last report of a test what it took."""
+
+    def __init__(self) -> None:
+        self._began = now()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self._began = now()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            report.user_properties.append((_PROPERTY, tuple(now() - self._began)))
+        return report
+
+
+class _Report:
+    def __init__(self, config: pytest.Config) -> None:
+        self._number: int = config.option.processor_time
+        self._usual = not config.option.markexpr
+        self._machine = of_the_machine()
+        self._collected = 0.0
+        self._costs: dict[str, Cost] = {}
+
+    def pytest_collection_finish(self) -> None:
+        self._collected = time.process_time()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                self._costs[report.nodeid] = Cost(*value)  # pyright: ignore[reportGeneralTypeIssues]
+
+    def _beyond(self) -> list[str]:
+        """The usual tests that take too long and are no exceptions."""
+        if not self._usual:
+            return []
+        named = tomllib.loads(EXCEPTIONS.read_text())
+        return [
+            name for name, cost in self._costs.items() if sum(cost) > BOUND and _function(name) not in named
+        ]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus == pytest.ExitCode.OK and self._beyond():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        write = terminalreporter.write_line
+        terminalreporter.section("processor time, in seconds")
+        write("   all   own  children  forked")
+        dearest = sorted(self._costs.items(), key=lambda item: -sum(item[1]))
+        for name, cost in dearest[: self._number]:
+            write(f"{sum(cost):6.2f}{cost.own:6.2f}{cost.children:10.2f}{cost.forked:8.2f}  {name}")
+        total = Cost(*map(sum, zip(*self._costs.values(), strict=True))) if self._costs else Cost(0, 0, 0)
+        parts = {
+            "collecting": self._collected,
+            "tests": total.own,
+            "their children": total.children,
+            "programs that they have forked": total.forked,
+        }
+        if self._machine is not None and (machine := of_the_machine()) is not None:
+            parts["everything else, such as engines and containers"] = (
+                machine - self._machine - sum(parts.values())
+            )
+        for name, seconds in parts.items():
+            write(f"{seconds:6.0f} {name}")
+        write(f"{sum(parts.values()):6.0f} in all")
+        for name in self._beyond():
+            write(f"more than {BOUND:g} s: {name}", red=True)
+
+
+def _function(name: str) -> str:
+    return name.split("[", 1)[0]
