@@ -15,8 +15,10 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NoReturn, cast
@@ -76,10 +78,11 @@ class _Workers:
     def __init__(self, session: pytest.Session, number: int) -> None:
         self._session = session
         self._hook = session.config.hook
-        size = -(-len(session.items) // number)
+        self._items: list[pytest.Item] = session.items
+        size = -(-len(self._items) // number)
         self._shares = [
-            list(range(first, min(first + size, len(session.items))))
-            for first in range(0, len(session.items), size)
+            list(range(first, min(first + size, len(self._items))))
+            for first in range(0, len(self._items), size)
         ]
         self._workers: list[_Worker] = []
 
@@ -128,7 +131,7 @@ class _Workers:
         if kind == "next":
             self._give(worker)
         elif kind == "begin":
-            item = self._session.items[content]
+            item = self._item(content)
             self._hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         elif kind == "report":
             config = self._session.config
@@ -136,26 +139,31 @@ class _Workers:
             self._hook.pytest_runtest_logreport(report=report)
         elif kind == "end":
             worker.given.remove(content)
-            item = self._session.items[content]
+            item = self._item(content)
             self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        elif kind == "error":
+            self._session.shouldfail = content
         else:
             assert kind == "warning", kind
             self._hook.pytest_warning_recorded.call_historic(kwargs=_warning(content))
 
+    def _item(self, index: int) -> pytest.Item:
+        return self._items[index]
+
     def _give(self, worker: _Worker) -> None:
-        if self._session.shouldfail or self._session.shouldstop:
-            worker.channel.send(None)
-            return
         if not worker.tests:
             busiest = max(self._workers, key=lambda other: len(other.tests)).tests
-            half = len(busiest) - len(busiest) // 2
+            # a worker that still has one to run leaves another one's last to it
+            half = (len(busiest) + (not worker.given)) // 2
             worker.tests = busiest[-half:] if half else []
             del busiest[len(busiest) - len(worker.tests) :]
-        if not worker.tests:
-            worker.channel.send(None)
-            return
-        worker.given.append(worker.tests.pop(0))
-        worker.channel.send(worker.given[-1])
+        over = self._session.shouldfail or self._session.shouldstop
+        following = worker.tests.pop(0) if worker.tests and not over else None
+        if following is not None:
+            worker.given.append(following)
+        # one that has died meanwhile is noticed next
+        with suppress(BrokenPipeError):
+            worker.channel.send(following)
 
     def _ended(self, worker: _Worker) -> None:
         worker.channel.close()
@@ -165,13 +173,11 @@ class _Workers:
         if not code:
             return
         tests = worker.given + worker.tests
-        if worker.given:
-            item = self._session.items[tests.pop(0)]
+        if tests and not self._session.shouldfail:
+            item = self._items[tests.pop(0)]
             text = f"the process that ran this test has ended, with {code}"
             report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
             self._hook.pytest_runtest_logreport(report=report)
-        else:
-            self._session.shouldfail = f"a process that runs tests has ended between two, with {code}"
         if tests and not self._session.shouldfail:
             self._start(tests)
 
@@ -231,6 +237,9 @@ def _work(session: pytest.Session, channel: Connection) -> NoReturn:
         code = 0
     except KeyboardInterrupt:
         session._setupstate.teardown_exact(None)  # pyright: ignore[reportPrivateUsage]
+    except BaseException:
+        # a mistake of pytest, of a plugin or of this module
+        channel.send(("error", traceback.format_exc()))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
