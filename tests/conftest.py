@@ -1,17 +1,12 @@
-"""Which tests run here: those with Docker need an engine and an image; benchmarks, long ones and suites when asked for.
-
-With ``CODEACT_TEAM_REQUIRE_ALL=1`` a test that would be skipped fails.
-"""
+"""Which tests run: usual ones; benchmarks, long ones and suites when asked for."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,14 +16,8 @@ from support import fork_server
 from support.weak_engine import accept_if_asked
 from support.wheels import make_wheel, use_index
 
-from codeact_team.errors import EngineError
-from codeact_team.sandbox.docker.address import engine_url
-from codeact_team.sandbox.docker.container import LABEL, owner_label
-from codeact_team.sandbox.docker.engine import connect, translated
+pytest_plugins = ["support.forked_workers", "support.processor_time", "support.surroundings"]
 
-pytest_plugins = ["support.forked_workers", "support.processor_time"]
-
-IMAGE = "python:3-slim"
 _DIRECTORIES = {
     Path(__file__).with_name(name): mark for name, mark in (("benchmarks", "benchmark"), ("suites", "suites"))
 }
@@ -58,17 +47,6 @@ settings.register_profile("thorough", settings.get_profile("usual"), max_example
 settings.load_profile("usual")
 
 
-@functools.cache
-def why_no_docker() -> str | None:
-    """What is missing for the tests marked ``docker``."""
-    try:
-        with closing(connect(engine_url())) as client, translated(IMAGE):
-            client.inspect_image(IMAGE)
-    except EngineError as error:
-        return str(error)
-    return None
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if "benchmark" not in config.option.markexpr:
         # one for all workers, and not the user's
@@ -94,25 +72,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unasked = [mark for mark in ("benchmark", "long", "suites") if mark not in config.option.markexpr]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    left_out = {item for item in items if any(map(item.get_closest_marker, unasked))}
     if left_out:
         items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("docker") and (reason := why_no_docker()) is not None:
-        pytest.skip(reason)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where everything is required, a test that cannot run is a failure."""
-    report = yield
-    if report.skipped and os.environ.get("CODEACT_TEAM_REQUIRE_ALL") == "1":
-        report.outcome = "failed"
-        report.longrepr = f"nothing may be skipped here, but: {report.longrepr}"
-    return report
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 @pytest.fixture
@@ -141,13 +104,3 @@ def in_memory() -> Generator[Path]:
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as directory:
         yield Path(directory)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_container_is_left() -> Generator[None]:
-    yield
-    # asked only where some test used the engine
-    if why_no_docker.cache_info().currsize and why_no_docker() is None:
-        with closing(connect(engine_url())) as client:
-            left = client.containers(all=True, filters={"label": f"{LABEL}={owner_label()}"})
-        assert not left, f"containers are left: {[container['Names'] for container in left]}"
