@@ -108,7 +108,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
-    command = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[dev]' && .venv/bin/pytest"
+    command = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest"
     assert f"$ {command}\n" in (ROOT / "README.md").read_text()
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()
 

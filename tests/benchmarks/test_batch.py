@@ -1,6 +1,6 @@
 """Small tasks with a scripted model: a batch beside AutoGen's team with a container for each task.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_batch.py``. AutoGen's stop of ten seconds is left out: its containers
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_batch.py``. AutoGen's stop of ten seconds is left out: its containers
 are killed. Both ways of running it are shown, one task after the other, as a loop does it, and many at the same time.
 """
 

@@ -1,6 +1,6 @@
 """How long a command-line executor takes, and how much memory, beside AutoGen's in the same run.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
+``pytest -m benchmark --workers 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long a branch of a living interpreter takes until it has a result, what it costs, and what a restart takes.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
+``pytest -m benchmark --workers 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
 """
 
 from __future__ import annotations

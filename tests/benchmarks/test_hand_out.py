@@ -1,6 +1,6 @@
 """How long a sandbox from a pool takes, how many there are in a second, and what one that waits costs.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
+``pytest -m benchmark --workers 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What it costs to record: an entry of the journal without and with a sync, beside a bare write and ``fdatasync``; and what
 a long run costs to go on with, and to list.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_journal.py``.
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_journal.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long hostile code keeps the event loop of a recorded run from turning, by what is hostile about it. The goal is 0.1 s.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_lag.py``.
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_lag.py``.
 """
 
 from __future__ import annotations

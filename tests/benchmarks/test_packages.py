@@ -1,6 +1,6 @@
 """What packages cost: how long a start takes with a layer that is there, beside one without packages in the same run.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_packages.py``. Needs a package index the first time.
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_packages.py``. Needs a package index the first time.
 """
 
 from __future__ import annotations

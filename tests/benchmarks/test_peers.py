@@ -1,6 +1,6 @@
 """How long others that run code for agents take, beside ours, in the same run: to start, for a step, for 100, and to stop.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_peers.py``. Their packages go into an environment of their own, below
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_peers.py``. Their packages go into an environment of their own, below
 ``build/suites``. Inspect needs Docker Compose; without it, its column stays empty.
 """
 

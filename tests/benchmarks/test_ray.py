@@ -1,6 +1,6 @@
 """Small tasks with a scripted model: a batch on a Ray cluster beside one in processes of this machine, as many of them.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_ray.py``. The cluster is one of this machine alone, so that what differs is
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_ray.py``. The cluster is one of this machine alone, so that what differs is
 what Ray costs: the way of a message through two more processes, and a slower start. The runs take turns, and the last column
 compares medians.
 """

@@ -1,6 +1,6 @@
 """How long a process in a sandbox takes, from the call to its result, beside `docker exec` and a process without a sandbox.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_short_processes.py``. The aim is less than 5 ms (p50) in a Docker session, and less
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_short_processes.py``. The aim is less than 5 ms (p50) in a Docker session, and less
 than 3 ms in a confined one.
 """
 

@@ -1,6 +1,6 @@
 """What a call of a tool costs, from code in a sandbox to a function on the host and back, beside a block of AutoGen's.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks``.
+``pytest -m benchmark --workers 0 -s tests/benchmarks``.
 """
 
 from __future__ import annotations

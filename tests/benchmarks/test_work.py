@@ -1,6 +1,6 @@
 """How much work a block and a tool's call are: function calls on the host, and processor time of each process.
 
-``pytest -m benchmark -n 0 -s tests/benchmarks/test_work.py``. Processor time depends less on what else runs than the
+``pytest -m benchmark --workers 0 -s tests/benchmarks/test_work.py``. Processor time depends less on what else runs than the
 time on the clock beside it; the counts do not at all.
 """
 

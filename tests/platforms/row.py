@@ -95,7 +95,7 @@ SUITES = [
     "sandboxes/docker/test_seccomp.py",
 ]
 """What an executor promises on each platform, and the attacks."""
-PATIENTLY = ["-n", "0", "-vv", "--timeout", "900"]
+PATIENTLY = ["--workers", "0", "-vv", "--timeout", "900"]
 NOT_ITS_END = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 """A test that fails once more may leave open what it has opened, which must not end the row."""
 
