@@ -95,6 +95,8 @@ SUITES = [
     "sandboxes/docker/test_seccomp.py",
 ]
 """What an executor promises on each platform, and the attacks."""
+WITHOUT = {"test_session_endurance.py"}
+"""Takes an emulated machine hours."""
 PATIENTLY = ["--workers", "0", "-vv", "--timeout", "900"]
 NOT_ITS_END = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 """A test that fails once more may leave open what it has opened, which must not end the row."""
@@ -168,7 +170,8 @@ def chosen(choice: str) -> list[str]:
     if choice == "all":
         return TESTS
     if choice == "suites":
-        return PATIENTLY + [str(file) for pattern in SUITES for file in sorted(Path("tests").glob(pattern))]
+        files = [file for pattern in SUITES for file in sorted(Path("tests").glob(pattern))]
+        return PATIENTLY + [str(file) for file in files if file.name not in WITHOUT]
     named = [(f"tests/{file}", test) for file, tests in BRIEF.items() for test in tests or [""]]
     return PATIENTLY + [f"{file}::{test}".removesuffix("::") for file, test in named]
 
@@ -203,7 +206,8 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
         if "--measure" in options:
             # before this process has all that the tests leave in its memory
             seen["first result"] = first_result(kind)
-    mark = "not docker" if kind == "confined" else "docker"
+    # of the long ones, too: most are variations
+    mark = f"{'not docker' if kind == 'confined' else 'docker'} and (long or not long)"
     began = time.monotonic()
     reports = ran("-m", mark, *chosen(choice))
     seen["others"], seen["alone"] = reports.others, 0
