@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.executing import Kind, fresh_processes, living_interpreters, run
+from support.executing import FRESH, LIVING, Kind, living_interpreters, run, usually
 
 from codeact_team.errors import ForkError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -146,7 +146,7 @@ time.sleep(3600)
 """
 
 
-@fresh_processes
+@usually("confined", among=FRESH)
 async def test_nothing_of_a_block_outlives_it_though_it_speaks_for_the_shell_around_it(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -233,7 +233,7 @@ async def test_no_file_and_no_end_of_a_process_signals_a_process_of_ours(
     assert (await run(session, code)).output.strip() == pids != "[]"
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 @pytest.mark.parametrize(
     "deed",
     [
@@ -277,7 +277,7 @@ for place in {site.getusersitepackages(), os.getcwd()}:
 """
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 @pytest.mark.parametrize(
     "setup",
     ["", "import tabnanny, threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"],
@@ -309,7 +309,7 @@ for name in ("usercustomize.py", "first.pth"):
 PYTHON = os.path.realpath(sys.executable)
 
 
-@fresh_processes
+@usually("confined", among=FRESH)
 async def test_no_file_of_the_codes_runs_before_the_next_block(kind: Kind, tmp_path: Path) -> None:
     more = {"languages": {"python": PYTHON}} if kind.name == "confined" else {}
     executor = kind.make(work_dir=tmp_path, **more)
@@ -319,7 +319,7 @@ async def test_no_file_of_the_codes_runs_before_the_next_block(kind: Kind, tmp_p
     assert result.output == "said\n"
 
 
-@fresh_processes
+@usually("confined", among=FRESH)
 async def test_a_block_of_powershell_runs_without_the_profile_that_code_can_write(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -348,7 +348,7 @@ except OSError as error: print("no more:", error.strerror)
 """Has as many descriptors in flight between sockets as the kernel lets it."""
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 async def test_descriptors_in_flight_do_not_keep_others_from_an_interpreter(
     kind: Kind, tmp_path: Path
 ) -> None:
@@ -371,6 +371,7 @@ async def test_descriptors_in_flight_do_not_keep_others_from_an_interpreter(
         await executor.stop()
 
 
+@pytest.mark.long
 @pytest.mark.docker
 async def test_an_interpreter_that_cannot_be_passed_its_descriptors_is_started(tmp_path: Path) -> None:
     # of a user whom no other test has
@@ -422,6 +423,7 @@ for name in ("NOFILE", "SIGPENDING", "MSGQUEUE", "CORE", "MEMLOCK"):
 """
 
 
+@usually("docker", "confined")
 async def test_code_takes_little_of_what_is_counted_for_its_user_as_a_whole(
     executor: SandboxedCodeExecutor,
 ) -> None:

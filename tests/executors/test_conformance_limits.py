@@ -15,13 +15,17 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.executing import (
+    KINDS,
     Kind,
     each_part_once,
     fresh_processes,
     goes_on,
     in_containers,
+    kind_with,
     one_interpreter,
+    one_part,
     run,
+    usually,
     wait_until,
 )
 from support.fork_server import start
@@ -106,7 +110,17 @@ async def started(directory: Path, file: str = "beat") -> None:
 
 
 @pytest.mark.usefixtures("short_grace")
-@pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        kind_with(
+            kind, code, name=name, is_long=kind.startswith("docker") and not name.startswith("detaches")
+        )
+        for kind in KINDS
+        for name, code in STUBBORN.items()
+    ],
+    indirect=["kind"],
+)
 async def test_a_cancellation_stops_all_that_a_block_started(
     executor: SandboxedCodeExecutor, work_dir: Path, code: str
 ) -> None:
@@ -123,9 +137,17 @@ async def test_a_cancellation_stops_all_that_a_block_started(
     assert (await run(executor, "print('next')")).output == "next\n"
 
 
-async def test_a_time_out_stops_all_that_a_block_started(hasty: SandboxedCodeExecutor) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "detaches, and ends itself by the interrupt",
+        pytest.param("ignores all signals and forks all the time", marks=pytest.mark.long),
+    ],
+)
+@usually("docker", "confined", "confined-session")
+async def test_a_time_out_stops_all_that_a_block_started(hasty: SandboxedCodeExecutor, name: str) -> None:
     began = time.monotonic()
-    result = await run(hasty, BEAT + STUBBORN["ignores all signals and forks all the time"])
+    result = await run(hasty, BEAT + STUBBORN[name])
     assert time.monotonic() - began < 1 + STOP_TIME
     assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
     assert result.limit == "time (timeout: 1)"
@@ -134,6 +156,7 @@ async def test_a_time_out_stops_all_that_a_block_started(hasty: SandboxedCodeExe
     assert await goes_on(hasty)
 
 
+@usually("docker", "confined", "confined-session")
 async def test_output_before_a_stop_is_kept(executor: SandboxedCodeExecutor, work_dir: Path) -> None:
     # not flushed by the program; and Python says where it was
     token = CancellationToken()
@@ -166,6 +189,7 @@ async def test_task_cancels(executor: SandboxedCodeExecutor, work_dir: Path) -> 
     assert (await run(executor, "print('next')")).output.endswith("next\n")
 
 
+@usually("confined", "confined-session")
 async def test_cancelled_before_it_begins(executor: SandboxedCodeExecutor) -> None:
     token = CancellationToken()
     token.cancel()
@@ -201,7 +225,7 @@ async def test_half_of_the_code_is_never_run(executor: SandboxedCodeExecutor, wo
     assert Outcome.CANCELLED in outcomes
 
 
-@each_part_once
+@one_part
 async def test_cancelling_one_call_leaves_the_queued_one(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
@@ -252,17 +276,31 @@ async def test_cancelled_calls_leave_nothing_behind(
     await assert_dead(work_dir, least=0)
 
 
+LIMITS = [
+    ("memory", "x = []\nwhile True: x.append(bytearray(1_000_000))"),
+    ("processes", "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(60)"),
+    ("processes", "import subprocess\nx = [subprocess.Popen(['sleep', '60']) for _ in range(100)]"),
+    ("network", "import socket; socket.create_connection(('192.0.2.1', 80), 5)"),
+    ("network", "import socket; print(socket.getaddrinfo('example.com', 80))"),
+    ("network", "import urllib.request; urllib.request.urlopen('http://example.com')"),
+    ("read-only", "open('/usr/x', 'w')"),
+]
+USUAL_LIMITS = {
+    "docker": [LIMITS[0], LIMITS[1], LIMITS[3], LIMITS[6]],
+    "confined": LIMITS,
+    "docker-session": LIMITS[:1],
+    "confined-session": [LIMITS[0], LIMITS[1], LIMITS[3], LIMITS[6]],
+}
+
+
 @pytest.mark.parametrize(
-    ("limit", "code"),
+    ("kind", "limit", "code"),
     [
-        ("memory", "x = []\nwhile True: x.append(bytearray(1_000_000))"),
-        ("processes", "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(60)"),
-        ("processes", "import subprocess\nx = [subprocess.Popen(['sleep', '60']) for _ in range(100)]"),
-        ("network", "import socket; socket.create_connection(('192.0.2.1', 80), 5)"),
-        ("network", "import socket; print(socket.getaddrinfo('example.com', 80))"),
-        ("network", "import urllib.request; urllib.request.urlopen('http://example.com')"),
-        ("read-only", "open('/usr/x', 'w')"),
+        kind_with(kind, *each, name="-".join(each), is_long=each not in USUAL_LIMITS[kind])
+        for kind in KINDS
+        for each in LIMITS
     ],
+    indirect=["kind"],
 )
 async def test_result_names_the_limit_and_its_field(
     small: SandboxedCodeExecutor, kind: Kind, limit: str, code: str
@@ -299,6 +337,7 @@ async def test_a_workspace_does_not_grow_without_end(kind: Kind, tmp_path: Path)
             assert (result.output.splitlines()[-1], result.limit) == ("removed", None)
 
 
+@usually("docker", "confined")
 async def test_a_disk_cannot_be_taken_at_once_but_written(executor: SandboxedCodeExecutor) -> None:
     code = """
         import ctypes, errno, os
@@ -312,6 +351,7 @@ async def test_a_disk_cannot_be_taken_at_once_but_written(executor: SandboxedCod
     assert result.output == "-1 True 0\n1048576\n"
 
 
+@usually("confined", "confined-session")
 async def test_temporary_files_have_a_size(small: SandboxedCodeExecutor) -> None:
     # what blocks of a session have left running takes memory
     await small.restart()
@@ -325,6 +365,7 @@ async def test_temporary_files_have_a_size(small: SandboxedCodeExecutor) -> None
     assert "tmpfs_mib: 16" in result.limit
 
 
+@usually("confined", "confined-session")
 async def test_failing_code_is_not_blamed_on_a_limit(small: SandboxedCodeExecutor) -> None:
     # what blocks of a session have left running holds all the processes there may be
     await small.restart()
@@ -363,10 +404,12 @@ def test_a_host_killed_with_9_leaves_nothing_behind(kind: Kind, tmp_path: Path) 
     _leaves_nothing(kind, "wait", tmp_path)
 
 
+@usually("confined")
 def test_processes_of_a_host_killed_with_9_end_with_it(kind: Kind, tmp_path: Path) -> None:
     _leaves_nothing(kind, "jobs", tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory a process uses is read from /proc")
 def test_output_of_processes_does_not_show_in_the_hosts_memory(kind: Kind, tmp_path: Path) -> None:
     with start([HOST, "unread", kind.name], cwd=tmp_path, environment=os.environ) as host:
@@ -377,7 +420,7 @@ def test_output_of_processes_does_not_show_in_the_hosts_memory(kind: Kind, tmp_p
 
 
 @in_containers
-@pytest.mark.parametrize("owner", [0, 64321])
+@pytest.mark.parametrize("owner", [0, pytest.param(64321, marks=pytest.mark.long)])
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a directory another user's")
 def test_code_cannot_keep_a_container_from_ending_with_its_host(
     kind: Kind, tmp_path: Path, owner: int
@@ -415,6 +458,7 @@ async def test_a_block_gets_the_time_that_is_set_and_not_more(hasty: SandboxedCo
     timer.cancel()
 
 
+@usually("confined", "confined-session")
 async def test_code_that_lacks_a_module_reads_what_to_do(executor: SandboxedCodeExecutor):
     code = CodeBlock(code="print('first')\nimport sklearnish.svm", language="python")
     result = await executor.execute_code_blocks([code], CancellationToken())
@@ -430,7 +474,7 @@ async def test_code_that_lacks_a_module_reads_what_to_do(executor: SandboxedCode
     assert (result.exit_code, result.missing_module) == (0, None)
 
 
-@each_part_once
+@one_part
 async def test_a_full_disk_of_this_machine_is_not_blamed_on_the_sandbox(kind: Kind, tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "4m"):
         async with kind.make(work_dir=tmp_path / "small" / "coding", timeout=10) as executor:

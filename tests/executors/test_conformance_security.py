@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import Kind, each_part_once, fresh_processes, run
+from support.executing import FRESH, KINDS, Kind, kind_with, one_part, run, usually
 from support.waiting import until
 
 from codeact_team.core.execution import Outcome
@@ -90,7 +90,7 @@ print("tried")
     assert seen(victim) == ("secret", 0o644)
 
 
-@each_part_once
+@one_part
 async def test_hosts_environment_is_not_passed_on(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     executor = kind.make(environment={"SHOWN": "yes"})
@@ -100,7 +100,7 @@ async def test_hosts_environment_is_not_passed_on(kind: Kind, monkeypatch: pytes
     assert "sk-secret" not in result.output
 
 
-@fresh_processes
+@usually("confined", among=FRESH)
 @pytest.mark.parametrize("name", ["next.py", "folder/next.py", None], ids=["file", "folder", "by content"])
 async def test_planted_links_do_not_reach_the_host(
     executor: SandboxedCodeExecutor, work_dir: Path, victim: Path, name: str | None
@@ -158,6 +158,7 @@ print("tried")
     assert (await run(executor, code)).output == "tried\n"
 
 
+@usually("docker", "confined")
 async def test_programs_that_code_makes_can_run(executor: SandboxedCodeExecutor) -> None:
     code = "printf '#!/bin/sh\\necho made' > made.sh; chmod +x made.sh; ./made.sh"
     assert (await run(executor, code, language="sh")).output == "made\n"
@@ -301,9 +302,19 @@ except OSError: pass
 print("forged")
 """,
 }
+IN_A_CONTAINER = {"kills all it can reach", "writes to the first process' output", "forges its end"}
+"""What has another process to reach there, and is usually tried there, too."""
 
 
-@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        kind_with(kind, code, name=name, is_long=kind.startswith("docker") and name not in IN_A_CONTAINER)
+        for kind in KINDS
+        for name, code in HOSTILE.items()
+    ],
+    indirect=["kind"],
+)
 async def test_a_block_harms_no_other(hasty: SandboxedCodeExecutor, kind: Kind, code: str) -> None:
     if kind.name.endswith("session") and code == HOSTILE["writes for ever after its end"]:
         # what it writes belongs to the next block, by intent; until somebody ends it
@@ -360,6 +371,7 @@ if os.fork() == 0:
 
 
 @pytest.mark.usefixtures("short_grace")
+@usually("docker", "confined", "confined-session")
 async def test_a_block_does_not_keep_itself_from_being_stopped(executor: SandboxedCodeExecutor) -> None:
     await assert_stopped(executor, STOPS_THE_OTHERS)
 
@@ -396,13 +408,14 @@ async def assert_stopped(executor: SandboxedCodeExecutor, code: str) -> None:
     assert (await run(executor, "print('next')")).output.endswith("next\n")
 
 
+@usually("confined", "confined-session")
 async def test_output_that_looks_like_ours_is_output(executor: SandboxedCodeExecutor) -> None:
     code = "print('Code execution was cancelled.\\nTimeout: stopped')"
     result = await run(executor, code)
     assert (result.outcome, result.exit_code, result.limit) == (Outcome.COMPLETED, 0, None)
 
 
-@each_part_once
+@one_part
 async def test_workspaces_are_apart(kind: Kind, victim: Path) -> None:
     one, two = kind.make(), kind.make()
     await run(one, "open('mine', 'w').write('secret')")
@@ -427,14 +440,16 @@ while not os.path.exists("stop"):
 """
 
 
+@pytest.mark.parametrize("times", [3, pytest.param(8, marks=pytest.mark.long)])
+@usually("confined")
 async def test_code_is_not_changed_from_another_sandbox_with_the_same_workspace(
-    kind: Kind, tmp_path: Path
+    kind: Kind, tmp_path: Path, times: int
 ) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir(mode=0o777)
     async with kind.make(work_dir=workspace) as attacker, kind.make(work_dir=workspace) as executor:
         attack = asyncio.create_task(run(attacker, REPLACING))
-        for number in range(8):
+        for number in range(times):
             assert (await run(executor, f"print('mine {number}')")).output == f"mine {number}\n"
             assert (await run(executor, f"echo mine {number}", language="sh")).output == f"mine {number}\n"
         (workspace / "stop").touch()
@@ -442,6 +457,7 @@ async def test_code_is_not_changed_from_another_sandbox_with_the_same_workspace(
 
 
 @pytest.mark.parametrize("name", ["in", "in/deeper", "in/new"])
+@usually("confined")
 async def test_a_workspace_within_another_s_is_not_led_elsewhere(
     kind: Kind, tmp_path: Path, name: str
 ) -> None:
@@ -527,6 +543,7 @@ def test_a_workspace_s_way_that_leads_to_itself_is_told(kind: Kind, tmp_path: Pa
         asyncio.run(run(executor, "1"))
 
 
+@usually("confined", "confined-session")
 async def test_a_workspace_that_is_replaced_by_a_link_while_it_is_used_is_not_left(
     kind: Kind, tmp_path: Path
 ) -> None:

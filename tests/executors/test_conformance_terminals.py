@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.executing import run
+from support.executing import run, usually
 
 from codeact_team.executors.base import SandboxedCodeExecutor
 
@@ -22,6 +22,7 @@ print(said.decode().split("\\r\\n"), os.waitpid(child, 0)[1], sorted(os.listdir(
 """
 
 
+@usually("docker", "confined")
 async def test_code_runs_a_program_in_a_terminal_of_the_sandboxs_own(executor: SandboxedCodeExecutor) -> None:
     result = await run(executor, CODE)
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.executing import Kind, each_part_once, fresh_processes, living_interpreters, run
+from support.executing import FRESH, LIVING, Kind, each_part_once, run, usually
 
 from codeact_team.errors import SandboxLostError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -48,6 +48,7 @@ async def until_it_says(process: SandboxProcess, words: bytes) -> bytes:
     return seen
 
 
+@usually("confined", "confined-session")
 async def test_arguments_reach_the_program_as_they_are(processes: Processes) -> None:
     arguments = ["two words", "$HOME", "*", "", "ü\nü", "'\"\\"]
     result = await processes.run(["python3", "-c", "import sys; print(sys.argv[1:])", *arguments])
@@ -55,6 +56,7 @@ async def test_arguments_reach_the_program_as_they_are(processes: Processes) -> 
     assert result.args[-1] == arguments[-1]
 
 
+@usually("docker", "confined", "confined-session")
 async def test_streams_come_apart_or_together(processes: Processes) -> None:
     code = sh("echo one; echo two >&2; echo three; exit 7")
     apart = await processes.run(code)
@@ -63,6 +65,7 @@ async def test_streams_come_apart_or_together(processes: Processes) -> None:
     assert (together.stdout, together.stderr) == (b"one\ntwo\nthree\n", b"")
 
 
+@usually("confined")
 async def test_a_signal_is_a_negative_code(processes: Processes) -> None:
     result = await processes.run(sh("kill -TERM $$"))
     assert result.returncode == -signal.SIGTERM
@@ -71,6 +74,7 @@ async def test_a_signal_is_a_negative_code(processes: Processes) -> None:
     assert (raised.value.returncode, raised.value.stdout) == (3, b"before\n")
 
 
+@usually("docker", "confined")
 async def test_it_reads_bytes_pieces_or_nothing(processes: Processes) -> None:
     assert (await processes.run(["cat"])).stdout == b""
     data = bytes(range(256)) * 20_000
@@ -85,6 +89,7 @@ async def test_it_reads_bytes_pieces_or_nothing(processes: Processes) -> None:
     assert (await processes.run(["true"], input=data)).returncode == 0
 
 
+@usually("confined")
 async def test_a_source_that_fails_ends_the_process(processes: Processes) -> None:
     async def source() -> AsyncGenerator[bytes]:
         yield b"some"
@@ -94,6 +99,7 @@ async def test_a_source_that_fails_ends_the_process(processes: Processes) -> Non
         await processes.run(["cat"], input=source())
 
 
+@usually("docker", "confined")
 async def test_it_gets_variables_and_a_directory(processes: Processes) -> None:
     await processes.run(["mkdir", "-p", "below/there"])
     result = await processes.run(
@@ -107,6 +113,7 @@ async def test_it_gets_variables_and_a_directory(processes: Processes) -> None:
     assert (await processes.run(["pwd"], cwd=there)).stdout.decode() == f"{there}\n"
 
 
+@usually("confined")
 async def test_the_newest_output_is_kept(processes: Processes) -> None:
     result = await processes.run(sh("seq 100000; seq 9 >&2"), output_limit=1000)
     assert len(result.stdout) == 1000
@@ -115,6 +122,7 @@ async def test_the_newest_output_is_kept(processes: Processes) -> None:
     assert (result.stderr, result.stderr_omitted) == (b"1\n2\n3\n4\n5\n6\n7\n8\n9\n", 0)
 
 
+@usually("confined")
 async def test_output_is_told_as_it_comes(processes: Processes) -> None:
     told: list[tuple[str, bytes]] = []
     go_on = asyncio.Event()
@@ -137,6 +145,7 @@ async def test_output_is_told_as_it_comes(processes: Processes) -> None:
         await processes.run(sh("echo first; sleep 1000"), on_output=fail)
 
 
+@usually("docker", "confined")
 async def test_a_time_out_ends_everything(processes: Processes) -> None:
     with pytest.raises(subprocess.TimeoutExpired) as raised:
         await processes.run(sh("echo before; setsid sleep 4321 & sleep 4321"), timeout=0.5)
@@ -146,6 +155,7 @@ async def test_a_time_out_ends_everything(processes: Processes) -> None:
     )
 
 
+@usually("docker", "confined")
 async def test_several_run_at_once(processes: Processes) -> None:
     async def one(number: int) -> tuple[int, bytes, bytes]:
         code = 'read x; echo "out $1 $x"; echo "err $1" >&2; exit $1'
@@ -157,6 +167,7 @@ async def test_several_run_at_once(processes: Processes) -> None:
     assert await asyncio.gather(*map(one, numbers)) == expected
 
 
+@usually("docker", "confined", "confined-session")
 async def test_a_job_outlives_the_call(executor: SandboxedCodeExecutor, processes: Processes) -> None:
     async with await processes.start(sh("while read x; do echo got $x; done; echo end")) as job:
         assert await job.poll() is None
@@ -175,6 +186,7 @@ async def test_a_job_outlives_the_call(executor: SandboxedCodeExecutor, processe
         await job.kill()
 
 
+@usually("docker", "confined")
 async def test_a_job_is_signalled_with_its_group(processes: Processes) -> None:
     async with await processes.start(
         sh("trap 'echo trapped' USR1; echo ready; while :; do sleep 0.05; done")
@@ -186,6 +198,7 @@ async def test_a_job_is_signalled_with_its_group(processes: Processes) -> None:
         assert await job.wait() == -signal.SIGTERM
 
 
+@usually("confined")
 async def test_whoever_waits_and_reads_at_once_gets_all(processes: Processes) -> None:
     async with await processes.start(sh("sleep 0.2; echo out; sleep 0.2; exit 5")) as job:
 
@@ -198,6 +211,7 @@ async def test_whoever_waits_and_reads_at_once_gets_all(processes: Processes) ->
         assert await asyncio.gather(job.wait(), read_all(), job.wait()) == [5, b"out\n", 5]
 
 
+@usually("confined")
 async def test_a_wait_that_is_cancelled_loses_no_output(processes: Processes) -> None:
     async with await processes.start(["cat"]) as job:
         seen = b""
@@ -211,6 +225,7 @@ async def test_a_wait_that_is_cancelled_loses_no_output(processes: Processes) ->
     assert seen == b"".join(f"{number}\n".encode() for number in range(50))
 
 
+@usually("confined")
 async def test_a_job_does_not_wait_for_its_reader(processes: Processes) -> None:
     async with await processes.start(sh("seq 200000; echo done >&2; exit 4"), output_limit=2000) as job:
         assert await job.wait() == 4
@@ -220,6 +235,7 @@ async def test_a_job_does_not_wait_for_its_reader(processes: Processes) -> None:
     assert output.stderr == b"done\n"
 
 
+@usually("docker", "confined")
 async def test_a_terminal_has_a_size_and_takes_control_characters(processes: Processes) -> None:
     code = sh("tty; stty size; echo ready; read line; stty size; cat")
     async with await processes.start(code, terminal=TerminalSize(33, 44)) as job:
@@ -239,6 +255,7 @@ async def test_a_terminal_has_a_size_and_takes_control_characters(processes: Pro
         assert await job.wait() == 0
 
 
+@usually("docker", "confined", "confined-session")
 async def test_what_a_run_leaves_ends_with_it_and_what_a_job_leaves_with_its_handle(
     processes: Processes,
 ) -> None:
@@ -257,6 +274,7 @@ async def test_what_a_run_leaves_ends_with_it_and_what_a_job_leaves_with_its_han
     assert (await processes.run(count)).stdout == b"0\n"
 
 
+@usually("confined")
 async def test_what_leaves_nothing_says_so(processes: Processes) -> None:
     async with await processes.start(sh("sleep 0.3 & exit 0")) as job:
         assert await job.wait() == 0
@@ -264,6 +282,7 @@ async def test_what_leaves_nothing_says_so(processes: Processes) -> None:
             await asyncio.sleep(0.05)
 
 
+@usually("confined")
 async def test_a_cancelled_run_ends_its_process(processes: Processes) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(processes.run(sh("setsid sleep 8765 & sleep 8765")), 0.5)
@@ -289,6 +308,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("starts", [False, True], ids=["run", "start"])
+@usually("confined")
 async def test_wrong_use_is_an_exception_that_says_so(
     processes: Processes, work_dir: Path, wrong: str, starts: bool
 ) -> None:
@@ -303,6 +323,7 @@ async def test_wrong_use_is_an_exception_that_says_so(
     assert (await processes.run(["true"])).returncode == 0
 
 
+@usually("confined")
 async def test_a_closed_handle_says_so(processes: Processes) -> None:
     job = await processes.start(["cat"])
     await job.aclose()
@@ -313,7 +334,7 @@ async def test_a_closed_handle_says_so(processes: Processes) -> None:
             await use
 
 
-@pytest.mark.parametrize("user", ["0", "root"])
+@pytest.mark.parametrize("user", [pytest.param("0", marks=pytest.mark.long), "root"])
 @each_part_once
 async def test_another_user_is_one_of_the_container(kind: Kind, processes: Processes, user: str) -> None:
     if kind.name.startswith("confined"):
@@ -328,19 +349,20 @@ async def test_another_user_is_one_of_the_container(kind: Kind, processes: Proce
     assert (await processes.run(["id", "-u"], user="12345")).stdout == b"12345\n"
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 async def test_an_interrupt_and_a_loss_of_the_interpreter_leave_jobs_alone(
     session: InterpreterCodeExecutor, processes: Processes
 ) -> None:
     async with await processes.start(["cat"]) as job:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(run(session, "while True: pass"), 1)
+            await asyncio.wait_for(run(session, "import time; time.sleep(60)"), 1)
         assert "interpreter was lost" in (await run(session, "import os; os._exit(3)")).output
         assert (await run(session, "print('another')")).output.endswith("another\n")
         await job.write(b"still here")
         assert (await job.read()).stdout == b"still here"
 
 
+@usually("confined", "confined-session")
 async def test_a_restart_ends_processes(executor: SandboxedCodeExecutor, processes: Processes) -> None:
     async with await processes.start(sh("trap '' TERM; sleep 5432 & sleep 5432")) as job:
         waiting = asyncio.ensure_future(job.wait())
@@ -350,13 +372,13 @@ async def test_a_restart_ends_processes(executor: SandboxedCodeExecutor, process
         assert b"sleep" not in (await processes.run(sh("cat /proc/[0-9]*/comm"))).stdout
 
 
-@fresh_processes
+@usually("confined", among=FRESH)
 async def test_a_block_that_is_stopped_leaves_jobs_alone(
     executor: SandboxedCodeExecutor, processes: Processes
 ) -> None:
     async with await processes.start(["cat"]) as job:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(run(executor, "while True: pass"), 1)
+            await asyncio.wait_for(run(executor, "import time; time.sleep(60)"), 1)
         result = await run(
             executor, "import os, sys\nprint('out')\nprint('err', file=sys.stderr)\nos._exit(9)"
         )
@@ -365,7 +387,7 @@ async def test_a_block_that_is_stopped_leaves_jobs_alone(
         assert (await job.read()).stdout == b"still here"
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 async def test_the_processes_of_a_branch_start_in_its_directory_and_end_with_it(
     session: InterpreterCodeExecutor, processes: Processes
 ) -> None:
@@ -381,6 +403,7 @@ async def test_the_processes_of_a_branch_start_in_its_directory_and_end_with_it(
         await job.read()
 
 
+@usually("confined")
 async def test_what_is_no_signal_is_refused(processes: Processes) -> None:
     async with await processes.start(["cat"]) as job:
         for number in (0, 65, -1, 1000):

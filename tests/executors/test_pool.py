@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.executing import Kind, each_part_once, in_containers, one_interpreter, run, wait_until
+from support.executing import (
+    Kind,
+    each_part_once,
+    in_containers,
+    one_interpreter,
+    one_part,
+    run,
+    usually,
+    wait_until,
+)
 from support.fork_server import start
 from support.waiting import until
 from support.wheels import make_wheel, use_index
@@ -79,6 +88,7 @@ async def gets_one(pool: SandboxPool, executor: SandboxedCodeExecutor) -> bool:
     return (waiting, pool.ready) == (1, 0)
 
 
+@usually("confined-session")
 async def test_a_sandbox_is_used_once_and_nothing_is_left_for_the_next(kind: Kind) -> None:
     before = kind.held()
     async with SandboxPool(kind.make(), size=2) as pool:
@@ -118,7 +128,7 @@ async def test_what_was_handed_out_outlives_the_pool(kind: Kind) -> None:
     assert kind.held() == before
 
 
-@each_part_once
+@one_part
 async def test_one_that_died_while_it_waited_is_not_handed_out(kind: Kind, no_more: Forbid) -> None:
     before = kind.held()
     async with SandboxPool(kind.make(), size=1) as pool:
@@ -132,6 +142,7 @@ async def test_one_that_died_while_it_waited_is_not_handed_out(kind: Kind, no_mo
     assert kind.held() == before
 
 
+@pytest.mark.long
 @in_containers
 async def test_one_that_does_not_answer_is_not_handed_out(
     kind: Kind, no_more: Forbid, monkeypatch: pytest.MonkeyPatch
@@ -257,7 +268,7 @@ async def test_packages_that_were_changed_while_it_waited_are_made_anew(
             await pool.filled()
 
 
-@each_part_once
+@one_part
 async def test_data_are_put_into_it_when_it_is_handed_out(
     kind: Kind, no_more: Forbid, tmp_path: Path
 ) -> None:
@@ -411,7 +422,7 @@ async def test_where_memory_gets_short_what_waits_is_ended_first(kind: Kind, no_
         assert pool.ready == 0
 
 
-@each_part_once
+@one_part
 async def test_an_executor_that_is_cancelled_while_it_starts_leaves_nothing(kind: Kind) -> None:
     before = kind.held()
     async with SandboxPool(kind.make(), size=1) as pool:
@@ -428,7 +439,7 @@ async def test_an_executor_that_is_cancelled_while_it_starts_leaves_nothing(kind
     assert kind.held() == before
 
 
-@each_part_once
+@one_part
 @pytest.mark.parametrize("turns", [0, 2])
 async def test_nothing_outlives_a_pool_whose_end_is_cancelled(kind: Kind, turns: int) -> None:
     before, tasks = kind.held(), asyncio.all_tasks()
@@ -465,7 +476,7 @@ async def test_no_descriptor_is_left(kind: Kind) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@each_part_once
+@one_part
 def test_nothing_outlives_a_host_that_is_killed(kind: Kind, tmp_path: Path) -> None:
     program = tmp_path / "host.py"
     program.write_text(HOST.format(name=kind.make.__name__))

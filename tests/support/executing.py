@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -163,19 +163,36 @@ KINDS = _COMMAND_LINE | {
     for name, make in _SESSION_CLASSES.items()
 }
 
-_DOCKER, _DOCKER_SESSION = (
-    pytest.param(name, marks=pytest.mark.docker) for name in ("docker", "docker-session")
-)
-ALL_KINDS = [_DOCKER, "confined", _DOCKER_SESSION, "confined-session"]
-fresh_processes = pytest.mark.parametrize("kind", [_DOCKER, "confined"], indirect=True)
+FRESH = ("docker", "confined")
+"""Executors that start a process for each block."""
+LIVING = ("docker-session", "confined-session")
+"""Executors whose blocks share an interpreter."""
+
+
+def kind_with(kind: str, *values: object, name: str = "", is_long: bool = False) -> Any:
+    """A kind as a parameter, which other ``values`` may follow that are called ``name``."""
+    marks = [pytest.mark.docker] * kind.startswith("docker") + [pytest.mark.long] * is_long
+    return pytest.param(kind, *values, marks=marks, id=f"{kind}-{name}" if name else kind)
+
+
+def usually(*names: str, among: Sequence[str] = tuple(KINDS)) -> pytest.MarkDecorator:
+    """For what is usually tried with executors of the kinds ``names``, and with all ``among`` these where long tests run."""
+    kinds = [kind_with(name, is_long=name not in names) for name in among]
+    return pytest.mark.parametrize("kind", kinds, indirect=True)
+
+
+ALL_KINDS = [kind_with(name) for name in KINDS]
+fresh_processes = usually(*FRESH, among=FRESH)
 """For what holds of executors that start a process for each block."""
-living_interpreters = pytest.mark.parametrize("kind", [_DOCKER_SESSION, "confined-session"], indirect=True)
+living_interpreters = usually(*LIVING, among=LIVING)
 """For what holds of executors whose blocks share an interpreter."""
-in_containers = pytest.mark.parametrize("kind", [_DOCKER, _DOCKER_SESSION], indirect=True)
+in_containers = usually("docker", among=["docker", "docker-session"])
 """For what can only be tried in a container."""
-each_part_once = pytest.mark.parametrize("kind", [_DOCKER, "confined-session"], indirect=True)
+each_part_once = usually("docker", "confined-session", among=["docker", "confined-session"])
 """For what a sandbox and a way of running code do whatever the other is."""
-one_interpreter = pytest.mark.parametrize("kind", ["confined-session"], indirect=True)
+one_part = usually("confined-session", among=["docker", "confined-session"])
+"""The same, where containers are nothing special."""
+one_interpreter = usually("confined-session", among=["confined-session"])
 """For what sessions do alike in every sandbox."""
 
 
