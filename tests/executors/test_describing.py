@@ -9,6 +9,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from support.deep_tree import make_deep_tree
+from support.executing import usually
 from support.small_disk import small_disk
 
 from codeact_team.core import trees
@@ -24,6 +25,7 @@ print(platform.python_version(), *sorted({one.metadata['Name'].lower() for one i
 """
 
 
+@usually("docker", "confined")
 async def test_the_python_and_the_packages_are_those_that_code_finds(executor: SandboxedCodeExecutor):
     code = CodeBlock(code=ASKED, language="python")
     result = await executor.execute_code_blocks([code], CancellationToken())
@@ -39,6 +41,7 @@ async def test_the_python_and_the_packages_are_those_that_code_finds(executor: S
     assert (description.block_seconds, description.memory_mib) == (30, 1024)
 
 
+@usually("confined", "confined-session")
 async def test_it_says_whether_variables_live_on(executor: SandboxedCodeExecutor):
     for code in ("x = 1", "print(x)"):
         block = CodeBlock(code=code, language="python")

@@ -72,6 +72,7 @@ async def test_workspace_in_the_container() -> None:
         assert (await run(executor, "import os; print(os.listdir())")).output.startswith("['tmp_code")
 
 
+@pytest.mark.long
 async def test_code_of_an_owner_less_directory_has_a_user_of_its_own_or_the_persons() -> None:
     async with DockerCommandLineCodeExecutor() as executor:
         user = int((await run(executor, "id -u", language="sh")).output)
@@ -80,12 +81,14 @@ async def test_code_of_an_owner_less_directory_has_a_user_of_its_own_or_the_pers
     assert user == persons if os.geteuid() else user >= 0x70000000
 
 
+@pytest.mark.long
 async def test_temporary_workspace_of_another_user_is_in_the_container() -> None:
     async with DockerCommandLineCodeExecutor(user="1234:1234") as executor:
         result = await run(executor, "touch made && id -u", language="sh")
     assert (result.output, result.code_file) == ("1234\n", None)
 
 
+@pytest.mark.long
 async def test_name_that_is_taken_gets_a_suffix() -> None:
     name = f"codeact-test-{os.getpid()}"
     one, two = (DockerCommandLineCodeExecutor(container_name=name) for _ in range(2))
@@ -115,6 +118,7 @@ async def test_functions() -> None:
         executor.dump_component()
 
 
+@pytest.mark.long
 async def test_functions_that_do_not_load_are_an_error() -> None:
     functions: list[FunctionWithRequirements[int, ...]] = [
         with_requirements(global_imports=["nowhere_to_be_found"])(broken),
@@ -127,6 +131,7 @@ async def test_functions_that_do_not_load_are_an_error() -> None:
         await executor.stop()
 
 
+@pytest.mark.long
 async def test_functions_are_not_installed_by_a_cancelled_call() -> None:
     executor = DockerCommandLineCodeExecutor(functions=[add])
     token = CancellationToken()
@@ -170,6 +175,7 @@ def test_current_directory_as_workspace_warns(monkeypatch: pytest.MonkeyPatch, t
         DockerCommandLineCodeExecutor(work_dir=".")
 
 
+@pytest.mark.long
 async def test_a_package_that_a_shell_block_installs_can_be_imported(tmp_path: Path) -> None:
     wheel = tmp_path / "greeting-1.0-py3-none-any.whl"
     information = {
@@ -197,6 +203,7 @@ async def test_a_package_that_a_shell_block_installs_can_be_imported(tmp_path: P
         assert (await run(executor, "import greeting; greeting.WORDS")).output == "'hello'\n"
 
 
+@pytest.mark.long
 async def test_a_file_that_cannot_be_deleted_in_time_holds_up_no_block(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ async def test_an_image_without_python_is_an_error_that_says_so_and_leaves_nothi
     assert KINDS["docker-session"].held() == before
 
 
+@pytest.mark.long
 @pytest.mark.docker
 async def test_a_sandbox_that_is_lost_while_its_interpreter_starts_may_be_replaced(tmp_path: Path) -> None:
     python, kind = tmp_path / "python3", KINDS["docker-session"]

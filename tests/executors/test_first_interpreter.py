@@ -29,7 +29,9 @@ print(open("/proc/self/status").read().split("SigQ")[0].count("TracerPid:\\t0"))
 """
 
 
-@pytest.mark.parametrize("setup", ["", "prepared = 1"], ids=["nothing", "a setup"])
+@pytest.mark.parametrize(
+    "setup", ["", pytest.param("prepared = 1", marks=pytest.mark.long)], ids=["nothing", "a setup"]
+)
 async def test_it_is_like_one_that_was_started_as_a_program(
     setup: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -65,7 +67,9 @@ print(sum(each(1) for each in kept))
 """
 
 
-@pytest.mark.parametrize("environment", [{}, {"ANY": "1"}], ids=["a fork", "a program"])
+@pytest.mark.parametrize(
+    "environment", [{}, pytest.param({"ANY": "1"}, marks=pytest.mark.long)], ids=["a fork", "a program"]
+)
 async def test_c_may_call_back_many_functions(environment: dict[str, str]) -> None:
     executor = KINDS["confined-session"].make(environment=environment)
     # libffi may keep a file open for that

@@ -109,6 +109,7 @@ async def test_blocks_return_in_time_from_an_engine_that_hangs(tmp_path: Path, e
         await asyncio.to_thread(wait_until, lambda: not held() & containers, seconds=BOUND)
 
 
+@pytest.mark.long
 async def test_a_block_ends_with_its_container_where_the_engine_leaves_the_output_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

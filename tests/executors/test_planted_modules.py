@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import living_interpreters
+from support.executing import LIVING, usually
 from support.host_tools import Offered, echo
 
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
 
-pytestmark = living_interpreters
+pytestmark = usually("confined-session", among=LIVING)
 
 PLANT = """
 import sys

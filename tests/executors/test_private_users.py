@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.executing import KINDS, Kind, living_interpreters, run
+from support.executing import KINDS, LIVING, Kind, run, usually
 from support.small_disk import mounted
 
 pytestmark = [
@@ -27,7 +27,7 @@ print(count, os.getuid(), os.getgid(), os.getgroups())
 """
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 async def test_what_one_sandbox_uses_up_another_still_has(kind: Kind) -> None:
     async with kind.make() as first, kind.make() as second:
         said = [(await run(executor, FILL)).output.split() for executor in (first, second)]
@@ -39,7 +39,7 @@ async def test_what_one_sandbox_uses_up_another_still_has(kind: Kind) -> None:
     assert {*more} <= {"[]", *(f"[{user}]" for user in users)}
 
 
-@pytest.mark.parametrize("mode", [0o700, 0o755], ids=oct)
+@pytest.mark.parametrize("mode", [0o700, pytest.param(0o755, marks=pytest.mark.long)], ids=oct)
 async def test_confined_code_shares_the_files_of_root_that_it_may_use(mode: int, tmp_path: Path) -> None:
     work_dir, readable = tmp_path / "work", tmp_path / "readable"
     for directory in (work_dir, readable):

@@ -26,7 +26,7 @@ if __name__ == '__main__':
 """
 
 
-@pytest.mark.parametrize("name", ["code.py", "sub/code.py"])
+@pytest.mark.parametrize("name", ["code.py", pytest.param("sub/code.py", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "code",
     [
@@ -36,14 +36,19 @@ if __name__ == '__main__':
         "def f():\n    1 / 0\ntry:\n    f()\nexcept ZeroDivisionError as e:\n    raise ValueError('no') from e",
         "x = (",
         "import sys; sys.exit('said')",
-        "raise SystemExit(3)",
-        "raise KeyboardInterrupt",
+        pytest.param("raise SystemExit(3)", marks=pytest.mark.long),
+        pytest.param("raise KeyboardInterrupt", marks=pytest.mark.long),
         "import sys; sys.excepthook = lambda *given: print(given[0].__name__, given[2].tb_lineno)\n1 / 0",
-        "import traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()",
+        pytest.param(
+            "import traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()", marks=pytest.mark.long
+        ),
         "\ufeff# -*- coding: utf-8 -*-\nprint('\u00e4')",
         "import inspect\ndef f(): pass\nprint(inspect.getsource(f))",
-        "import threading\nthreading.Thread(target=lambda: 1 / 0, name='one').start()",
-        SPAWNING,
+        pytest.param(
+            "import threading\nthreading.Thread(target=lambda: 1 / 0, name='one').start()",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(SPAWNING, marks=pytest.mark.long),
     ],
 )
 def test_it_runs_as_the_file(tmp_path: Path, code: str, name: str) -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.executing import Kind, each_part_once, run
+from support.executing import Kind, one_part, run
 
 from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import SandboxLost, SandboxStarted, SandboxStarting, SandboxStopped
@@ -32,7 +32,7 @@ def executor(kind: Kind, tmp_path: Path) -> SandboxedCodeExecutor:
     return kind.make(work_dir=tmp_path)
 
 
-@each_part_once
+@one_part
 async def test_a_sandbox_is_told_of_when_it_starts_is_lost_and_stops(
     executor: SandboxedCodeExecutor, kind: Kind
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from support.executing import run
+from support.executing import run, usually
 
 from codeact_team.executors.base import SandboxedCodeExecutor
 
 
+@usually("confined", "confined-session")
 async def test_pictures_that_code_saves_are_read_once_and_no_others(executor: SandboxedCodeExecutor) -> None:
     await executor.start()
     await executor.workspace.new_files(0)

@@ -58,20 +58,22 @@ async def test_code_arrives_as_it_is(session: InterpreterCodeExecutor) -> None:
     assert await output(session, f"text = '''{text}\n'''\nlen(text)") == "1500001\n"
 
 
+@pytest.mark.parametrize(
+    "after", [0.0, 0.003, *(pytest.param(n, marks=pytest.mark.long) for n in (0.001, 0.01))]
+)
 async def test_a_cancellation_while_the_code_is_sent_keeps_the_variables(
-    session: InterpreterCodeExecutor, monkeypatch: pytest.MonkeyPatch
+    session: InterpreterCodeExecutor, monkeypatch: pytest.MonkeyPatch, after: float
 ) -> None:
     # it may take a busy machine a while to bring the code in, and it cannot be interrupted before
     monkeypatch.setattr(escalation, "INTERRUPT_GRACE", 30.0)
     await output(session, "kept = 3")
     code = f"text = {'x' * 5_000_000!r}"
-    for after in (0.0, 0.001, 0.003, 0.01):
-        running = asyncio.create_task(run(session, code))
-        await asyncio.sleep(after)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert await output(session, "kept") == "3\n"
+    running = asyncio.create_task(run(session, code))
+    await asyncio.sleep(after)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await output(session, "kept") == "3\n"
 
 
 async def test_a_call_may_have_less_time_or_more_than_the_setting_says(
@@ -80,7 +82,9 @@ async def test_a_call_may_have_less_time_or_more_than_the_setting_says(
     def block(code: str) -> list[CodeBlock]:
         return [CodeBlock(code=code, language="python")]
 
-    hurried = await session.run_code_blocks(block("while True: pass"), CancellationToken(), seconds=0.5)
+    hurried = await session.run_code_blocks(
+        block("import time; time.sleep(600)"), CancellationToken(), seconds=0.5
+    )
     assert (hurried.outcome, hurried.limit) == (Outcome.TIMED_OUT, "time (timeout: 0.5)")
     assert "Timeout: stopped after 0.5 s" in hurried.output
     slow = block("import time; time.sleep(1.5); print('done')")
@@ -104,9 +108,14 @@ async def test_other_languages_are_not_run(session: InterpreterCodeExecutor, lan
     assert tuple(session.supported_languages) == ("python", "sh", "shell", "bash")
 
 
-async def test_a_time_out_keeps_the_variables(hasty: InterpreterCodeExecutor) -> None:
+@pytest.mark.parametrize(
+    "code",
+    ["import time; time.sleep(600)", pytest.param("while True: pass", marks=pytest.mark.long)],
+    ids=["idle", "busy"],
+)
+async def test_a_time_out_keeps_the_variables(hasty: InterpreterCodeExecutor, code: str) -> None:
     await output(hasty, "kept = 1")
-    result = await said(hasty, "while True: pass")
+    result = await said(hasty, code)
     assert (result.exit_code, result.outcome, result.state_lost) == (124, Outcome.TIMED_OUT, False)
     assert "KeyboardInterrupt" in result.output
     assert await output(hasty, "kept") == "1\n"
@@ -126,7 +135,7 @@ async def test_code_that_takes_no_interrupt_loses_the_variables_and_says_so(
 ) -> None:
     await output(hasty, "lost = 1")
     result = await said(
-        hasty, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        hasty, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: signal.pause()"
     )
     assert (result.outcome, result.state_lost) == (Outcome.TIMED_OUT, True)
     assert LOST in result.output

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.executing import living_interpreters
+from support.executing import LIVING, usually
 from support.in_sessions import output
 
 from codeact_team.executors.session import InterpreterCodeExecutor
 
-pytestmark = living_interpreters
+pytestmark = usually("confined-session", among=LIVING)
 
 
 async def test_files_go_in_and_out(session: InterpreterCodeExecutor, work_dir: Path) -> None:

@@ -8,13 +8,12 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from support.executing import Kind, living_interpreters
+from support.executing import LIVING, Kind, living_interpreters, usually
 from support.in_sessions import output, said, streamed, until_it_says
 
 from codeact_team.core.execution import Outcome, SessionResult
 from codeact_team.executors.session import InterpreterCodeExecutor
 
-pytestmark = living_interpreters
 LOST = "Variables, imports, functions and running processes are gone."
 
 
@@ -32,6 +31,7 @@ LOST = "Variables, imports, functions and running processes are gone."
     ],
     ids=["ends itself", "segfault", "kills itself", "closes everything", "forges"],
 )
+@usually("confined-session", among=LIVING)
 async def test_a_lost_interpreter_is_explained_and_replaced(
     session: InterpreterCodeExecutor, code: str, why: str
 ) -> None:
@@ -47,6 +47,7 @@ async def test_a_lost_interpreter_is_explained_and_replaced(
     assert (after.output, after.state_lost) == ("False\n", False)
 
 
+@living_interpreters
 async def test_memory_is_named_as_the_reason(small: InterpreterCodeExecutor, kind: Kind) -> None:
     result = await said(small, "x = []\nwhile True: x.append(bytearray(1_000_000))")
     assert result.exit_code != 0
@@ -55,6 +56,7 @@ async def test_memory_is_named_as_the_reason(small: InterpreterCodeExecutor, kin
     assert await output(small, "1 + 1") == "2\n"
 
 
+@usually("confined-session", among=LIVING)
 async def test_an_interpreter_that_ends_between_blocks_is_explained_by_the_next(
     session: InterpreterCodeExecutor,
 ) -> None:
@@ -67,6 +69,7 @@ async def test_an_interpreter_that_ends_between_blocks_is_explained_by_the_next(
     assert result.output.endswith("ran\nFalse\n")
 
 
+@usually("confined-session", among=LIVING)
 async def test_a_lost_sandbox_is_explained_and_replaced(kind: Kind, tmp_path: Path) -> None:
     before = kind.held()
     executor = kind.make(work_dir=tmp_path)
@@ -89,6 +92,7 @@ async def test_a_lost_sandbox_is_explained_and_replaced(kind: Kind, tmp_path: Pa
     assert kind.held() == before
 
 
+@usually("confined-session", among=LIVING)
 async def test_restart_keeps_the_sandbox_and_forgets_the_variables(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path, setup="ready = True")
     assert isinstance(executor, InterpreterCodeExecutor)
@@ -103,6 +107,7 @@ async def test_restart_keeps_the_sandbox_and_forgets_the_variables(kind: Kind, t
     await executor.stop()
 
 
+@usually("confined-session", among=LIVING)
 async def test_a_flood_from_the_background_is_bounded_and_delays_nothing(kind: Kind) -> None:
     executor = kind.make()
     assert isinstance(executor, InterpreterCodeExecutor)
@@ -120,6 +125,7 @@ async def test_a_flood_from_the_background_is_bounded_and_delays_nothing(kind: K
 @pytest.mark.parametrize(
     "code", ["f() { f | f & }; f", "f() { f | f & }; f; sleep 1"], ids=["left behind", "waited for"]
 )
+@usually("confined-session", among=LIVING)
 async def test_a_fork_bomb_ends_with_a_restart(small: InterpreterCodeExecutor, code: str) -> None:
     await said(small, code, language="sh")
     await said(small, "print('starved?')")
@@ -128,12 +134,14 @@ async def test_a_fork_bomb_ends_with_a_restart(small: InterpreterCodeExecutor, c
     assert await output(small, "echo next", language="sh") == "next\n"
 
 
+@usually("confined-session", among=LIVING)
 async def test_output_that_is_forged_as_frames_is_output(session: InterpreterCodeExecutor) -> None:
     code = "import os, struct\nfor kind in range(256): os.write(1, struct.pack('>BI', kind, 0) * 3)\nos.write(2, b'\\n')"
     assert (await said(session, code)).outcome is Outcome.COMPLETED
     assert await output(session, "print('next')") == "next\n"
 
 
+@usually("confined-session", among=LIVING)
 async def test_garbage_on_the_way_to_the_supervisor_ends_the_interpreter_and_no_more(
     session: InterpreterCodeExecutor,
 ) -> None:

@@ -147,7 +147,7 @@ async def test_waiting_for_a_person_does_not_count_as_time_of_the_block(
     code = """
 import asyncio
 print(await asyncio.gather(tools.ask.aio(value=1), tools.ask.aio(value=2)))
-while True: pass
+await asyncio.sleep(600)
 """
     result = await said(hasty, code, tools=Offered(ask=ask))
     assert result.output.startswith("[1, 2]\n")
@@ -278,6 +278,7 @@ async def test_hundreds_of_calls_leave_nothing_behind(session: InterpreterCodeEx
     assert await output(session, INSIDE, tools=tools) == inside
 
 
+@pytest.mark.long
 async def test_a_call_takes_no_polling_interval(session: InterpreterCodeExecutor) -> None:
     # designs that poll cost 50 to 250 ms for each call
     tools = Offered(echo=echo)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
-from support.executing import Kind, goes_on, living_interpreters
+from support.executing import LIVING, Kind, goes_on, usually
 from support.host_tools import Offered, Pause, echo, forever
 from support.in_sessions import output, said, streamed
 from support.supervisor import REPORTS
@@ -19,10 +19,11 @@ from codeact_team.core.execution import CallAnswer, ExecutionResult, Outcome, Se
 from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.sandbox.base import UNCLEARED
 
-pytestmark = living_interpreters
+pytestmark = usually("confined-session", among=LIVING)
 GARBLED = "it sent something that could not be understood"
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_code_that_goes_on_calling_after_its_time_is_over_is_ended(
     hasty: InterpreterCodeExecutor,
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import each_part_once, one_interpreter, run
+from support.executing import one_interpreter, one_part, run
 
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -53,7 +53,7 @@ async def running(
         yield items
 
 
-@each_part_once
+@one_part
 async def test_a_release_waits_for_the_block_of_another_and_leaves_the_rest_to_them(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
@@ -72,7 +72,7 @@ async def test_a_release_waits_for_the_block_of_another_and_leaves_the_rest_to_t
     assert await executor.release(other), "nobody is left who counts on anything"
 
 
-@each_part_once
+@one_part
 async def test_a_cancelled_call_leaves_the_queue_at_once(
     executor: SandboxedCodeExecutor, work_dir: Path
 ) -> None:
@@ -154,7 +154,7 @@ async def test_who_resets_in_the_middle_of_their_own_block_ends_it(
     assert (await run_as(user, executor, "1")).output == "1\n"
 
 
-@each_part_once
+@one_part
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "dropped"])
 def test_a_stream_that_is_abandoned_as_the_loop_ends_is_closed_in_silence(
     executor: SandboxedCodeExecutor, caplog: pytest.LogCaptureFixture, is_held: bool

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.executing import KINDS, Kind, run
+from support.executing import KINDS, Kind, run, usually
 
 from codeact_team.core.executor_interface import Change
 from codeact_team.errors import SandboxError, SettingError
@@ -98,6 +98,7 @@ async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
     assert (await executor.workspace.changed()).files == []
 
 
+@usually("confined")
 async def test_data_goes_in_and_what_was_made_or_changed_comes_out(
     kind: Kind, data: Sequence[Path], out: Path
 ) -> None:
