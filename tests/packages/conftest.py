@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,41 +20,56 @@ from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 Provide = Callable[..., Provision]
 
 
-@pytest.fixture(autouse=True)
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where uv finds packages, and nowhere else."""
-    index = use_index(tmp_path, monkeypatch)
+def with_index(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory where uv finds packages, and nowhere else."""
+    index = use_index(directory, monkeypatch)
     make_wheel(index, "shapes", "1.0")
     make_wheel(index, "shapes", "2.0", requires=["colours"])
     make_wheel(index, "colours", "0.5")
     return index
 
 
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That of a test."""
+    return with_index(tmp_path, monkeypatch)
+
+
 @pytest.fixture(scope="session")
-def known_interpreters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Pythons have said of themselves: asked once, as it costs a sandbox."""
-    return tmp_path_factory.mktemp("interpreters")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Layers:
+    """What is kept after somebody has asked for ``shapes``: made once, as it costs several sandboxes, and never changed."""
+    directory = tmp_path_factory.mktemp("kept")
+    layers = Layers(directory / "packages")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        with_index(directory, monkeypatch)
+        asyncio.run(provision(layers, "shapes").provide(lambda _: None))
+    return layers
 
 
 @pytest.fixture
-def layers(tmp_path: Path, known_interpreters: Path, monkeypatch: pytest.MonkeyPatch) -> Layers:
-    """The user's layers, of which there are none yet."""
+def layers(tmp_path: Path, kept: Layers, monkeypatch: pytest.MonkeyPatch) -> Layers:
+    """The user's layers, of which there are none yet. What Pythons have said of themselves is known."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     layers = Layers()
-    layers.root.mkdir(parents=True)
-    (layers.root / "interpreters").symlink_to(known_interpreters)
+    shutil.copytree(kept.root / "interpreters", layers.root / "interpreters")
     return layers
+
+
+@pytest.fixture
+def made_before(layers: Layers, kept: Layers) -> None:
+    """Has the layer with ``shapes`` among them."""
+    shutil.copytree(kept.root, layers.root, dirs_exist_ok=True)
+
+
+def provision(layers: Layers, *requirements: str, file: Path | None = None) -> Provision:
+    return Provision(
+        Requested(requirements, file),
+        lambda directory: ConfinedSandbox(ConfinedSandboxConfig(), workspace=directory),
+        layers,
+    )
 
 
 @pytest.fixture
 def provide(layers: Layers) -> Provide:
     """Packages for the confined sandbox."""
-
-    def provision(*requirements: str, file: Path | None = None) -> Provision:
-        return Provision(
-            Requested(requirements, file),
-            lambda directory: ConfinedSandbox(ConfinedSandboxConfig(), workspace=directory),
-            layers,
-        )
-
-    return provision
+    return partial(provision, layers)

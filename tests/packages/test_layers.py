@@ -70,6 +70,7 @@ async def test_a_requirements_file_counts_with_what_it_includes(provide: Provide
     assert layer.packages == {"shapes": "1.0"}
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_a_file_that_was_changed_is_noticed_and_one_that_was_copied_is_not(
     provide: Provide, layers: Layers
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_file_that_was_changed_is_noticed_and_one_that_was_copied_is_not
     assert layers.changes(layer, thorough=False) == ["site-packages/shapes.py"]
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_a_change_that_keeps_size_and_time_is_found_by_reading_all(
     provide: Provide, layers: Layers
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_change_that_keeps_size_and_time_is_found_by_reading_all(
     assert layers.changes(layer, thorough=True) == ["site-packages/shapes.py"]
 
 
+@pytest.mark.usefixtures("made_before")
 @pytest.mark.parametrize("what", ["added", "removed", "link"])
 async def test_what_is_added_or_missing_is_noticed(provide: Provide, layers: Layers, what: str) -> None:
     layer, _ = await made(provide, "shapes")
@@ -113,6 +116,7 @@ async def test_what_is_added_or_missing_is_noticed(provide: Provide, layers: Lay
     ]
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_a_layer_that_a_sandbox_has_is_not_removed(provide: Provide, layers: Layers) -> None:
     layer, _ = await made(provide, "shapes")
     with layer.held():

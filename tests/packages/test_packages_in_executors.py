@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
+from packages.conftest import with_index
 from support.wheels import make_wheel
 
 from codeact_team.core.effects import Dispatcher, Event
@@ -21,25 +23,43 @@ from codeact_team.executors.packages.layers import Layers
 
 KINDS: list[Any] = [
     pytest.param(DockerCommandLineCodeExecutor, marks=pytest.mark.docker, id="docker"),
-    pytest.param(DockerSessionCodeExecutor, marks=pytest.mark.docker, id="docker-session"),
+    pytest.param(
+        DockerSessionCodeExecutor, marks=[pytest.mark.docker, pytest.mark.long], id="docker-session"
+    ),
     pytest.param(ConfinedCommandLineCodeExecutor, id="confined"),
     pytest.param(ConfinedSessionCodeExecutor, id="confined-session"),
 ]
 
-Make = Callable[..., SandboxedCodeExecutor]
+ASKED = ["shapes", "impostor"]
 
 
-@pytest.fixture(params=KINDS)
-async def executor(
-    request: pytest.FixtureRequest, index: Path, layers: Layers
-) -> AsyncGenerator[SandboxedCodeExecutor]:
+def make_impostor(index: Path) -> None:
     # a module of this name before the standard library's would be found by everything that runs
     make_wheel(
         index, "impostor", files={"impostor.py": "", "json.py": "raise SystemExit('not the real one')\n"}
     )
-    executor = request.param(packages=["shapes", "impostor"])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def executor(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[SandboxedCodeExecutor]:
+    """One for the tests that leave it, and its packages, as they are."""
+    place = tmp_path_factory.mktemp("packages")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        make_impostor(with_index(place, monkeypatch))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        executor = request.param(packages=ASKED)
+        asyncio.run(executor.start())
     yield executor
-    await executor.stop()
+    asyncio.run(executor.stop())
+
+
+@pytest.fixture
+def its_layers(executor: SandboxedCodeExecutor) -> Layers:
+    path = executor.life.environment.packages.path
+    assert path is not None
+    return Layers(path.parent.parent)
 
 
 async def output(executor: SandboxedCodeExecutor, code: str, language: str = "python") -> str:
@@ -58,7 +78,9 @@ async def test_code_imports_them_in_whatever_way_it_starts_a_python(executor: Sa
     assert await output(executor, "python3 -c 'import shapes; print(shapes.version)'", "sh") == "2.0\n"
 
 
-async def test_code_cannot_change_them_for_others(executor: SandboxedCodeExecutor, layers: Layers) -> None:
+async def test_code_cannot_change_them_for_others(
+    executor: SandboxedCodeExecutor, its_layers: Layers
+) -> None:
     code = """
 import shapes, os
 try:
@@ -75,7 +97,7 @@ except OSError as error:
     print(type(error).__name__)
 """
     assert len((await output(executor, code)).splitlines()) == 3
-    assert [layers.changes(layer, thorough=True) for layer in layers.all()] == [[]]
+    assert [its_layers.changes(layer, thorough=True) for layer in its_layers.all()] == [[]]
 
 
 async def test_they_are_made_before_the_first_block_and_progress_is_told(index: Path, layers: Layers) -> None:
@@ -100,9 +122,12 @@ async def test_a_package_that_cannot_be_had_is_told_when_the_executor_is_prepare
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("make", KINDS)
 async def test_packages_that_were_changed_are_made_anew_before_code_runs(
-    executor: SandboxedCodeExecutor, layers: Layers
+    make: Any, index: Path, layers: Layers
 ) -> None:
+    make_impostor(index)
+    executor = make(packages=ASKED)
     await executor.prepare()
     await executor.stop()
     [layer] = layers.all()
@@ -111,8 +136,10 @@ async def test_packages_that_were_changed_are_made_anew_before_code_runs(
     module.write_text("version = 'forged'\n")
     await executor.start()
     assert await output(executor, "import shapes; print(shapes.version)") == "2.0\n"
+    await executor.stop()
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_packages_that_cannot_be_read_are_made_anew(layers: Layers) -> None:
     executor = ConfinedSessionCodeExecutor(packages=["shapes"])
     await executor.prepare()
@@ -127,6 +154,7 @@ async def test_packages_that_cannot_be_read_are_made_anew(layers: Layers) -> Non
         await executor.stop()
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_an_executor_that_is_stopped_at_once_lets_go_of_its_packages(layers: Layers) -> None:
     executor = ConfinedSessionCodeExecutor(packages=["shapes"])
     await executor.start()
@@ -145,6 +173,7 @@ async def test_a_package_that_the_sandbox_has_too_is_found_and_told_in_the_versi
         assert await output(executor, "import pydantic; print(pydantic.version)") == "9.9\n"
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_a_restart_and_a_second_executor_have_them_too(layers: Layers) -> None:
     first, second = (ConfinedSessionCodeExecutor(packages=["shapes"]) for _ in range(2))
     try:
@@ -179,7 +208,7 @@ class ParquetFile:
 """
 
 
-@pytest.mark.parametrize("given", ["a.parquet", "."])
+@pytest.mark.parametrize("given", ["a.parquet", pytest.param(".", marks=pytest.mark.long)])
 async def test_the_reader_of_data_is_added_to_the_packages(
     index: Path, layers: Layers, tmp_path: Path, caplog: pytest.LogCaptureFixture, given: str
 ) -> None:
@@ -216,6 +245,7 @@ async def test_a_reader_that_is_there_or_asked_for_is_not_added(
         layers.remove(layer)
 
 
+@pytest.mark.usefixtures("made_before")
 async def test_without_the_reader_the_code_runs_and_the_user_reads_what_to_do(
     layers: Layers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -20,7 +20,8 @@ def use_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    # one for all tests: in a new one uv would ask again what Python it has
+    monkeypatch.setenv("UV_CACHE_DIR", os.path.join(os.environ["XDG_CACHE_HOME"], "uv"))
     index, settings = tmp_path / "index", tmp_path / "configuration" / "uv" / "uv.toml"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(settings.parent.parent))
     index.mkdir()
