@@ -5,7 +5,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.executing import ALL_KINDS, KINDS, Kind, goes_on, why_not_confined
+from support.executing import ALL_KINDS, KINDS, Kind, goes_on, is_long_there, why_not_confined
 
 from codeact_team.core import trees
 from codeact_team.executors import command_line
@@ -14,6 +14,12 @@ from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.session import host as escalation
 
 MORE_LANGUAGES = {"sorted": "sort", "twice": """sh -c 'sh "$0"; sh "$0"'"""}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        if is_long_there(item.obj, item.callspec.params):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session", params=ALL_KINDS)

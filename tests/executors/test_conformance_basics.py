@@ -214,7 +214,11 @@ async def test_languages(executor: SandboxedCodeExecutor, language: str, code: s
 
 @usually("confined", among=FRESH)
 @pytest.mark.parametrize(
-    "name", ["plain.py", "a/deep/folder/x.py", "-c", "-c.py", "--help", "two words.py", "ünïcode.py", "x" * 255, "./x.py", "a//b.py", "$(id);.py", "no_suffix", "\ud800.py"]
+    "name",
+    [
+        *["plain.py", "a/deep/folder/x.py", "--help", "x" * 255, "$(id);.py", "\ud800.py"],
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("-c", "-c.py", "two words.py", "ünïcode.py", "./x.py", "a//b.py", "no_suffix")),
+    ],
 )  # fmt: skip
 async def test_file_names_that_can_be_used(executor: SandboxedCodeExecutor, name: str) -> None:
     # one that looks like an option is a file nevertheless

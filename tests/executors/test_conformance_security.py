@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
-from support.executing import FRESH, KINDS, Kind, kind_with, one_part, run, usually
+from support.executing import FRESH, Kind, long_where, one_part, run, usually
 from support.waiting import until
 
 from codeact_team.core.execution import Outcome
@@ -302,19 +302,15 @@ except OSError: pass
 print("forged")
 """,
 }
-IN_A_CONTAINER = {"kills all it can reach", "writes to the first process' output", "forges its end"}
+IN_A_CONTAINER = [
+    HOSTILE[name]
+    for name in ("kills all it can reach", "writes to the first process' output", "forges its end")
+]
 """What has another process to reach there, and is usually tried there, too."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        kind_with(kind, code, name=name, is_long=kind.startswith("docker") and name not in IN_A_CONTAINER)
-        for kind in KINDS
-        for name, code in HOSTILE.items()
-    ],
-    indirect=["kind"],
-)
+@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
+@long_where(lambda kind, code: kind == "docker-session" or (kind == "docker" and code not in IN_A_CONTAINER))
 async def test_a_block_harms_no_other(hasty: SandboxedCodeExecutor, kind: Kind, code: str) -> None:
     if kind.name.endswith("session") and code == HOSTILE["writes for ever after its end"]:
         # what it writes belongs to the next block, by intent; until somebody ends it

@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from autogen_core import CancellationToken
@@ -169,19 +169,38 @@ LIVING = ("docker-session", "confined-session")
 """Executors whose blocks share an interpreter."""
 
 
-def kind_with(kind: str, *values: object, name: str = "", is_long: bool = False) -> Any:
-    """A kind as a parameter, which other ``values`` may follow that are called ``name``."""
-    marks = [pytest.mark.docker] * kind.startswith("docker") + [pytest.mark.long] * is_long
-    return pytest.param(kind, *values, marks=marks, id=f"{kind}-{name}" if name else kind)
+def _kind(name: str, *, is_long: bool = False) -> Any:
+    marks = [pytest.mark.docker] * name.startswith("docker") + [pytest.mark.long] * is_long
+    return pytest.param(name, marks=marks)
 
 
 def usually(*names: str, among: Sequence[str] = tuple(KINDS)) -> pytest.MarkDecorator:
     """For what is usually tried with executors of the kinds ``names``, and with all ``among`` these where long tests run."""
-    kinds = [kind_with(name, is_long=name not in names) for name in among]
+    kinds = [_kind(name, is_long=name not in names) for name in among]
     return pytest.mark.parametrize("kind", kinds, indirect=True)
 
 
-ALL_KINDS = [kind_with(name) for name in KINDS]
+_LONG_WHERE = "long_where"
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def long_where(is_long: Callable[[str, str], bool]) -> Callable[[Test], Test]:
+    """For a test that is long with each ``kind`` and ``code`` among its parameters for which ``is_long`` holds."""
+
+    def remember(test: Test) -> Test:
+        setattr(test, _LONG_WHERE, is_long)
+        return test
+
+    return remember
+
+
+def is_long_there(test: object, parameters: Mapping[str, Any]) -> bool:
+    """Whether that says so of these parameters."""
+    is_long = getattr(test, _LONG_WHERE, None)
+    return is_long is not None and is_long(parameters["kind"], parameters["code"])
+
+
+ALL_KINDS = [_kind(name) for name in KINDS]
 fresh_processes = usually(*FRESH, among=FRESH)
 """For what holds of executors that start a process for each block."""
 living_interpreters = usually(*LIVING, among=LIVING)
