@@ -26,7 +26,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confine
 class TestConfinement:
     @pytest.mark.parametrize(
         "without",
-        ["", "sandlock", "cgroups", "cgroups capabilities", "namespaces", "capabilities namespaces"],
+        [
+            "",
+            *(
+                pytest.param(parts, marks=pytest.mark.long)
+                for parts in ("sandlock", "cgroups", "cgroups capabilities", "capabilities namespaces")
+            ),
+            "namespaces",
+        ],
     )
     def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
         if "cgroups" in without and os.geteuid() != 0:
@@ -99,7 +106,13 @@ class TestConfinement:
         assert "Another filter of system calls is around this process" in error
         assert "best_effort" in error
 
-    @pytest.mark.parametrize("without", ["landlock namespaces", "landlock", "sandlock namespaces"])
+    @pytest.mark.parametrize(
+        "without",
+        [
+            "landlock namespaces",
+            *(pytest.param(parts, marks=pytest.mark.long) for parts in ("landlock", "sandlock namespaces")),
+        ],
+    )
     def test_the_best_effort_goes_on_and_says_once_what_is_missing(
         self, tmp_path: Path, without: str
     ) -> None:

@@ -111,6 +111,7 @@ async def test_a_workspace_inside_belongs_to_the_sandboxs_own_user() -> None:
     assert all({"nosuid", "nodev"} <= set(mount.split()[3].split(",")) for mount in mounts)
 
 
+@pytest.mark.long
 async def test_loosened_settings_are_loose(tmp_path: Path) -> None:
     async with started(tmp_path, network="bridge", read_only=False, user="0:0") as sandbox:
         script = "wc -l < /proc/net/route; touch /etc/made && echo made"
@@ -154,6 +155,7 @@ async def test_directory_that_the_engine_does_not_share_is_noticed(tmp_path: Pat
         assert inspected() == []
 
 
+@pytest.mark.long
 async def test_directory_that_nobody_asked_for_gives_way_to_one_in_the_container(tmp_path: Path) -> None:
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
@@ -166,6 +168,7 @@ async def test_directory_that_nobody_asked_for_gives_way_to_one_in_the_container
     assert os.listdir(tmp_path / "mine") == os.listdir(tmp_path / "theirs") == []
 
 
+@pytest.mark.long
 async def test_directory_that_the_user_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"cannot write to .*set `user`"):
         async with started(tmp_path, user="1234:1234"):
@@ -219,6 +222,7 @@ async def test_container_that_is_to_be_kept(tmp_path: Path) -> None:
         client.remove_container(container["Id"])
 
 
+@pytest.mark.long
 async def test_unasked_bytes_of_the_container_do_not_hold_up_the_host(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -280,6 +284,7 @@ print("left" if any(dead()) else "none left")
 """Leaves processes whose parents have ended to the first process."""
 
 
+@pytest.mark.long
 async def test_orphans_that_have_ended_do_not_stay() -> None:
     async with started() as sandbox:
         assert await output(sandbox, sandbox.python, "-c", ORPHANS) == "none left\n"

@@ -84,6 +84,7 @@ async def test_a_session_over_ssh(server: SshServer, tmp_path: Path) -> None:
     assert forwarders() == [forwarder]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 async def test_an_ssh_connection_that_breaks_loses_the_sandbox_and_the_next_block_gets_another(
     server: SshServer,
@@ -115,6 +116,7 @@ async def test_what_ssh_refuses_is_said(server: SshServer, monkeypatch: pytest.M
         await run(DockerCommandLineCodeExecutor(), "print(1)")
 
 
+@pytest.mark.long
 async def test_the_connection_ends_with_a_process_that_is_killed(server: SshServer, tmp_path: Path) -> None:
     program = tmp_path / "owner.py"
     program.write_text(OWNER)

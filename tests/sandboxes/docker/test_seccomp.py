@@ -111,6 +111,7 @@ def open_dir() -> Generator[Path]:
         yield Path(name)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's files would give root's rights")
 async def test_without_the_profile_root_does_not_run_code_where_others_can_enter(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, open_dir: Path
