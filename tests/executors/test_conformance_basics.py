@@ -455,7 +455,7 @@ async def test_stop_and_restart_end_what_runs(kind: Kind) -> None:
     assert kind.held() == before
 
 
-@fresh_processes
+@usually("confined", among=FRESH)
 async def test_files_of_the_blocks_are_deleted_where_asked(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path, delete_tmp_files=True)
     result = await run(executor, "# filename: -x.py\n", "print(1)", "1 / 0", "print(2)")

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from support.executing import LIVING, Kind, living_interpreters, usually
+from support.executing import LIVING, Kind, usually
 from support.in_sessions import output, said, streamed, until_it_says
 
 from codeact_team.core.execution import Outcome, SessionResult
@@ -47,7 +47,7 @@ async def test_a_lost_interpreter_is_explained_and_replaced(
     assert (after.output, after.state_lost) == ("False\n", False)
 
 
-@living_interpreters
+@usually("confined-session", among=LIVING)
 async def test_memory_is_named_as_the_reason(small: InterpreterCodeExecutor, kind: Kind) -> None:
     result = await said(small, "x = []\nwhile True: x.append(bytearray(1_000_000))")
     assert result.exit_code != 0

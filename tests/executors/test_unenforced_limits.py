@@ -74,7 +74,8 @@ async def test_what_needs_no_control_group_still_holds() -> None:
         assert int(result.output.split()[0]) < 20
 
 
-@pytest.mark.parametrize("changes", [pytest.param(ROOTLESS, marks=pytest.mark.long), ROOTLESS | OUTSIDE])
+@pytest.mark.long
+@pytest.mark.parametrize("changes", [ROOTLESS, ROOTLESS | OUTSIDE])
 async def test_a_rootless_engine_is_refused_if_programs_are_outside_the_control_group_of_their_container(
     changes: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

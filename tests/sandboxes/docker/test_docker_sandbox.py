@@ -244,6 +244,7 @@ async def test_unasked_bytes_of_the_container_do_not_hold_up_the_host(
         assert await output(sandbox, "echo", "up") == "up\n"
 
 
+@pytest.mark.long
 async def test_containers_end_is_seen() -> None:
     async with started() as sandbox:
         (container,) = inspected()
