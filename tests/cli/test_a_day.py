@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import openpyxl
+import pytest
 from support.openai_server import ScriptedServer, Text
 from support.terminal import on_a_terminal
 from test_cli_chat import ask, codeact, leave
@@ -25,7 +25,9 @@ print(total)
 ```"""
 
 
+@pytest.mark.long
 def test_a_spreadsheet_is_analysed_and_the_chat_about_it_survives_a_kill(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     for row in (("region", "amount"), ("north", 3), ("south", 2), ("north", 4)):
         book.worksheets[0].append(row)

@@ -86,6 +86,7 @@ def test_a_link_that_code_has_put_in_the_file_s_place_is_not_followed(tmp_path: 
     assert os.readlink(tmp_path / "work/moved/answer.txt") == "../../victim"
 
 
+@pytest.mark.long
 def test_a_directory_that_is_gone_at_the_end_is_told_as_what_it_is(tmp_path: Path):
     (tmp_path / "work" / "sub").mkdir(parents=True)
     inside = CONFINED.replace("{confinement", "{work_dir: work, confinement")

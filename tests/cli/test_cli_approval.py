@@ -89,7 +89,7 @@ def test_code_is_shown_highlighted_and_can_be_denied_with_a_reason(tmp_path: Pat
     [
         (["no", ENTER, ENTER], "the person who was asked said no"),
         (["No not today", ENTER], "not today"),
-        ([CTRL_D], "the person who was asked said no"),
+        pytest.param([CTRL_D], "the person who was asked said no", marks=pytest.mark.long),
     ],
 )
 def test_no_comes_with_or_without_a_reason(tmp_path: Path, keys: list[str], reason: str):
@@ -204,6 +204,7 @@ def test_what_is_longer_than_the_screen_is_paged_and_allowed_only_at_its_end(tmp
     assert (record["decision"], record["by"]) == ("allow", "handler")
 
 
+@pytest.mark.long
 def test_the_work_goes_on_while_what_is_long_is_made_ready_to_be_read(tmp_path: Path):
     with asked(tmp_path, {"code": "x\n", "times": 49_000}) as terminal:
         terminal.wait_for("36 of 49001 lines shown. Enter for more, n no >")
@@ -213,7 +214,11 @@ def test_the_work_goes_on_while_what_is_long_is_made_ready_to_be_read(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("keys", "reason"), [(["n too long", ENTER], "too long"), ([CTRL_D], "the person who was asked said no")]
+    ("keys", "reason"),
+    [
+        pytest.param(["n too long", ENTER], "too long", marks=pytest.mark.long),
+        ([CTRL_D], "the person who was asked said no"),
+    ],
 )
 def test_what_is_paged_can_be_denied_before_its_end(tmp_path: Path, keys: list[str], reason: str):
     with asked(tmp_path, {"code": "x = 1\n" * 400}) as terminal:

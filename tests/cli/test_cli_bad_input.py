@@ -82,7 +82,9 @@ def test_what_is_behind_an_error_is_shown_to_who_asks(tmp_path: Path):
     assert result.stderr.endswith("error: nowhere.yaml: there is no such file\n")
 
 
-@pytest.mark.parametrize("arguments", ["schema", "run talker.json x --json", "run --help"])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param("schema", marks=pytest.mark.long), "run talker.json x --json", "run --help"]
+)
 def test_output_that_cannot_be_written_is_told_in_one_sentence(tmp_path: Path, arguments: str):
     talker(tmp_path, ["Hello."])
     command = [*COMMAND[1:], *arguments.split()]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.command_line import ACCEPT, CODE, REJECT, codeact_team, lines, run_team
 from support.openai_server import Json, ScriptedServer, Text
 
@@ -25,6 +26,7 @@ def test_a_run_shows_what_it_has_cost(tmp_path: Path) -> None:
     assert " · 220 tokens (200 in, 20 out) · 0.0006 EUR · " in result.stdout
 
 
+@pytest.mark.long
 def test_a_model_without_a_price_is_named(tmp_path: Path) -> None:
     with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:
         prices = {"another-model": {"prompt": 2, "completion": 8}}

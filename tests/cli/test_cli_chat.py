@@ -117,7 +117,9 @@ def test_a_conversation_lives_on_from_message_to_message_until_it_is_reset(tmp_p
     assert "── user" not in terminal.text
 
 
-@pytest.mark.parametrize("confined", [True, pytest.param(False, marks=pytest.mark.docker)])
+@pytest.mark.parametrize(
+    "confined", [True, pytest.param(False, marks=[pytest.mark.docker, pytest.mark.long])]
+)
 def test_variables_live_on_from_message_to_message_and_through_ctrl_c(tmp_path: Path, confined: bool):
     seconds = f"67.{int(confined)}5"
     replies = [
@@ -169,6 +171,7 @@ def test_ctrl_c_ends_a_model_call_at_once_and_pressed_once_too_often_does_not_le
     assert "late" not in terminal.text
 
 
+@pytest.mark.long
 def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_path: Path):
     # in AutoGen's round-robin team the next run ends after one speaker, who is not even the first
     replies = [sleeps("64.25"), HttpError(401), Text(CODE), Json(ACCEPT)]
@@ -273,7 +276,7 @@ def test_without_a_place_for_the_history_the_chat_says_so_once_and_goes_on(tmp_p
     assert terminal.text.count("warning: what you enter is not kept for the next chat: ") == 1
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_sigterm_stops_everything(tmp_path: Path, busy: bool):
     seconds = f"65.{int(busy)}5"
     with (
@@ -294,7 +297,7 @@ def test_sigterm_stops_everything(tmp_path: Path, busy: bool):
         assert len(server.requests) == busy
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_terminal_that_is_closed_leaves_nothing_running(tmp_path: Path, busy: bool):
     seconds = f"66.{int(busy)}5"
     with (
@@ -398,8 +401,11 @@ def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("number", "code", "busy"),
-    [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False), (signal.SIGHUP, 129, True)],
-    ids=["INT", "TERM", "HUP"],
+    [
+        pytest.param(signal.SIGINT, 130, True, id="INT"),
+        pytest.param(signal.SIGTERM, 143, False, id="TERM"),
+        pytest.param(signal.SIGHUP, 129, True, id="HUP", marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_ends_a_chat_without_a_terminal(
     tmp_path: Path, number: signal.Signals, code: int, busy: bool

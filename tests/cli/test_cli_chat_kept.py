@@ -59,6 +59,7 @@ def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(
     assert len(kept(tmp_path)) == 1
 
 
+@pytest.mark.long
 def test_work_on_a_message_that_was_killed_goes_on_where_it_was(tmp_path: Path):
     replies: Sequence[AnyReply] = [python("x = 41"), Slow(60, Text("late")), Text("It is set.")]
     with ScriptedServer.in_thread(replies) as server:
@@ -74,6 +75,7 @@ def test_work_on_a_message_that_was_killed_goes_on_where_it_was(tmp_path: Path):
             assert leave(terminal) == 0
 
 
+@pytest.mark.long
 def test_what_a_person_has_stopped_stays_stopped_and_what_failed_stays_failed(tmp_path: Path):
     replies: Sequence[AnyReply] = [
         python("x = 41"),
@@ -107,6 +109,7 @@ def test_what_a_person_has_stopped_stays_stopped_and_what_failed_stays_failed(tm
     assert after[: len(before)] == before
 
 
+@pytest.mark.long
 def test_code_that_a_person_has_stopped_does_not_run_again(tmp_path: Path):
     replies: Sequence[AnyReply] = [
         python("x = 41"),
@@ -137,6 +140,7 @@ def test_code_that_a_person_has_stopped_does_not_run_again(tmp_path: Path):
     assert after[: len(before)] == before
 
 
+@pytest.mark.long
 def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
     replies = [python("x = 41"), Text("It is set."), python("print(x)"), Text("It is gone.")]
     with ScriptedServer.in_thread(replies) as server:
@@ -156,6 +160,7 @@ def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
     assert asked(server, 2) == ["Show x."]
 
 
+@pytest.mark.long
 def test_a_chat_is_listed_shown_and_replayed(tmp_path: Path):
     replies = [python("x = 41"), Text("It is set."), python("print(x + 1)"), Text("There it is.")]
     with ScriptedServer.in_thread(replies) as server:
@@ -186,6 +191,7 @@ def test_a_chat_without_a_message_is_not_kept(tmp_path: Path):
     assert "begin one by `codeact-team chat CONFIG`" in told.stderr
 
 
+@pytest.mark.long
 def test_quietly_a_chat_prints_its_answers_only(tmp_path: Path):
     with ScriptedServer.in_thread([Text("Four."), Text("Nine."), Text("Sixteen.")]) as server:
         command, variables = codeact(server)
@@ -197,6 +203,7 @@ def test_quietly_a_chat_prints_its_answers_only(tmp_path: Path):
     assert (done.stdout, more.stdout) == ("Four.\nNine.\n", "Sixteen.\n")
 
 
+@pytest.mark.long
 def test_files_of_a_chat_are_delivered_as_they_are_made(tmp_path: Path):
     replies = [
         python("open('a.txt', 'w').write('1')"),
@@ -211,6 +218,7 @@ def test_files_of_a_chat_are_delivered_as_they_are_made(tmp_path: Path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.txt", "b.txt"]
 
 
+@pytest.mark.long
 def test_undo_brings_back_variables_files_and_the_conversation_and_stays_undone(tmp_path: Path):
     show = python('import glob\nprint(x, glob.glob("*.txt"))')
     replies = [
@@ -284,6 +292,7 @@ def workspace(folder: Path) -> Path:
     return found.relative_to(folder)
 
 
+@pytest.mark.long
 def test_files_that_code_makes_again_when_a_chat_is_resumed_are_no_news(tmp_path: Path):
     replies = [python("open('a.txt', 'w').write('1')"), Text("Made."), python("print(2)"), Text("Two.")]
     with ScriptedServer.in_thread(replies) as server:
@@ -297,6 +306,7 @@ def test_files_that_code_makes_again_when_a_chat_is_resumed_are_no_news(tmp_path
     assert listed.stdout.endswith(f"made {workspace(tmp_path)}/a.txt · 1 byte\n")
 
 
+@pytest.mark.long
 def test_work_that_took_too_long_is_not_begun_again(tmp_path: Path):
     replies: Sequence[AnyReply] = [
         python("x = 41"),

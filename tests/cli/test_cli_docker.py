@@ -62,6 +62,7 @@ def test_a_team_writes_fails_repairs_is_sent_back_and_is_accepted(tmp_path: Path
     assert mine == []
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_what_makes_the_sandbox_looser_is_told_once(tmp_path: Path):
     container = "config.code_executor.config"

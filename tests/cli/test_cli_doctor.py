@@ -202,7 +202,9 @@ def test_doctor_counts_what_killed_runs_have_left_and_names_a_few(
     assert line.count("codeact-team-") == 3
 
 
-@pytest.mark.parametrize("url", ["localhost:11434/v1", "http://[::1/v1"])
+@pytest.mark.parametrize(
+    "url", [pytest.param("localhost:11434/v1", marks=pytest.mark.long), "http://[::1/v1"]
+)
 def test_doctor_tells_that_a_server_has_no_url(url: str, tmp_path: Path):
     result = codeact_team("doctor", "team-confined", "-s", CONFINED, cwd=tmp_path, OPENAI_BASE_URL=url)
     assert result.returncode == 2

@@ -36,7 +36,13 @@ ENDINGS: dict[str, tuple[AnyReply, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("reply", "sentence", "option"), ENDINGS.values(), ids=list(ENDINGS))
+@pytest.mark.parametrize(
+    ("reply", "sentence", "option"),
+    [
+        pytest.param(*ending, id=name, marks=() if name in ("cut off", "refused") else pytest.mark.long)
+        for name, ending in ENDINGS.items()
+    ],
+)
 def test_an_ending_has_a_sentence_and_a_remedy(
     tmp_path: Path, reply: AnyReply, sentence: str, option: str
 ) -> None:
@@ -52,6 +58,7 @@ def test_an_ending_has_a_sentence_and_a_remedy(
         assert reply.refusal in ran.stdout
 
 
+@pytest.mark.long
 def test_verdicts_that_cannot_be_read_end_a_team_and_the_answer_is_the_coder_s(tmp_path: Path) -> None:
     unread = Text("Well, it looks fine.")
     replies = [Text(CODE), unread, unread, Text("It is 42."), unread, unread]
@@ -75,6 +82,7 @@ def test_a_broken_stream_is_no_server_that_is_not_there(tmp_path: Path) -> None:
     assert "the connection to the model's server broke off" in ran.stderr
 
 
+@pytest.mark.long
 def test_the_line_that_raises_a_limit_has_all_that_it_needs_and_the_limit_stays_raised(
     tmp_path: Path,
 ) -> None:
@@ -102,6 +110,7 @@ def test_the_line_that_raises_a_limit_has_all_that_it_needs_and_the_limit_stays_
     assert "to go on" not in ran.stderr
 
 
+@pytest.mark.long
 def test_a_key_that_was_given_to_resume_is_not_kept(tmp_path: Path) -> None:
     key = "sk-given-on-the-command-line-0123456789"
     with ScriptedServer.in_thread([STEPS[0], Text("Not yet."), Text("It is 1.")]) as server:
@@ -115,6 +124,7 @@ def test_a_key_that_was_given_to_resume_is_not_kept(tmp_path: Path) -> None:
     assert not any(key.encode() in content for content in kept)
 
 
+@pytest.mark.long
 def test_in_another_directory_the_error_has_the_line_that_resumes_the_run(tmp_path: Path) -> None:
     here, there = tmp_path / "my work", tmp_path / "there"
     for directory in (here, there):

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from inspect_ai.log import read_eval_log
 from support.command_line import codeact_team, in_this_process, talker
 
 
@@ -23,6 +22,8 @@ def ran(folder: Path, *answers: str) -> list[str]:
 
 @pytest.mark.long
 def test_runs_become_a_log_that_inspect_reads(tmp_path: Path):
+    from inspect_ai.log import read_eval_log
+
     first, second = ran(tmp_path, "One.", "Two.")
     result = codeact_team("export", first, second, first, "--to", "inspect", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (0, f"logs/{first}.eval\n"), result.stderr
@@ -35,6 +36,8 @@ def test_runs_become_a_log_that_inspect_reads(tmp_path: Path):
 
 @pytest.mark.long
 def test_no_credential_is_in_a_log_however_it_is_spelled(tmp_path: Path):
+    from inspect_ai.log import read_eval_log
+
     key = 's3cr3t/"k&ey-0123456789é'
     spelled = [
         key,
@@ -55,6 +58,7 @@ def test_no_credential_is_in_a_log_however_it_is_spelled(tmp_path: Path):
         assert not [each for each in spelled if each[:-4] in log or json.dumps(each)[1:-5] in log]
 
 
+@pytest.mark.long
 def test_what_is_not_there_or_not_possible_is_named(tmp_path: Path):
     (name,) = ran(tmp_path, "One.")
     journal = tmp_path / ".codeact-team" / "runs" / name / "run.json"

@@ -13,7 +13,7 @@ from support.terminal import on_a_terminal
 KEY = "a-key-of-this-machine-0123456789"
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_person_is_asked_for_the_whole_and_then_for_each_key(tmp_path: Path, allowed: bool) -> None:
     failing = "config.model_client.config.chat_completions=[]"
     codeact_team(
@@ -50,7 +50,7 @@ def test_a_line_break_in_a_run_s_name_is_shown_and_breaks_no_line(tmp_path: Path
         terminal.end()
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [pytest.param(True, marks=pytest.mark.long), False])
 def test_each_variable_that_its_config_refers_to_is_given_by_its_name(tmp_path: Path, allowed: bool) -> None:
     failing = "config.model_client.config.chat_completions=[]"
     codeact_team(

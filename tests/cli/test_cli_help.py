@@ -22,7 +22,9 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("arguments", [["run", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["run", "--help"], pytest.param(["--version"], marks=pytest.mark.long)]
+)
 def test_help_and_version_import_nothing_heavy(arguments: list[str], tmp_path: Path):
     program = (
         "import sys\nfrom codeact_team.cli import main\n"

@@ -118,7 +118,11 @@ def test_ctrl_c_during_a_model_call_ends_at_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("number", "times", "code"), [(signal.SIGINT, 5, 130), (signal.SIGTERM, 1, 143)], ids=["INT", "TERM"]
+    ("number", "times", "code"),
+    [
+        pytest.param(signal.SIGINT, 5, 130, id="INT"),
+        pytest.param(signal.SIGTERM, 1, 143, id="TERM", marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_during_execution_stops_the_code_and_is_told_as_the_result_however_impatient_the_user(
     tmp_path: Path, number: signal.Signals, times: int, code: int
@@ -195,6 +199,7 @@ def test_what_outlives_its_terminal_may_go_on_to_print_there(tmp_path: Path):
         assert terminal.process.wait(timeout=30) == 1
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_ctrl_c_during_execution_leaves_no_container(tmp_path: Path):
     with (

@@ -175,6 +175,7 @@ def test_what_a_server_quotes_of_a_key_is_in_no_line(tmp_path: Path):
     assert "abcdefgh" not in result.stdout + result.stderr
 
 
+@pytest.mark.long
 def test_a_typed_answer_is_json_in_the_result(tmp_path: Path):
     command = agent(tmp_path)
     config = json.loads((tmp_path / "agent.json").read_text())

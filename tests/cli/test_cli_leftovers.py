@@ -70,6 +70,7 @@ def test_temporary_directories_of_killed_runs_are_gone_and_no_others(tmp_path: P
     assert {*temporary.iterdir()} == kept
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_a_container_that_was_made_and_never_started_is_gone_whatever_the_next_run_needs(
     tmp_path: Path,

@@ -45,16 +45,16 @@ def victim(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "command",
     [
-        "schema -o ws/file",
+        pytest.param("schema -o ws/file", marks=pytest.mark.long),
         "schema -o ws/file.md",
         "init ws/file --force",
         "init ws/new.yaml",
         "init ws/folder/new.yaml",
         "run talker.json x --run-dir ws/folder/runs",
-        "run talker.json x --run-dir ws/folder/more/runs",
+        pytest.param("run talker.json x --run-dir ws/folder/more/runs", marks=pytest.mark.long),
         "runs --run-dir ws/folder/runs",
         "batch talker.json tasks.jsonl --out ws/folder",
-        "batch talker.json tasks.jsonl --out ws/folder/more",
+        pytest.param("batch talker.json tasks.jsonl --out ws/folder/more", marks=pytest.mark.long),
         "batch talker.json tasks.jsonl --out ws/out",
         "batch talker.json tasks.jsonl --out ws/files",
         "batch talker.json tasks.jsonl --out ws/leased",
@@ -118,7 +118,7 @@ def test_a_config_is_written_over_another_only_if_that_is_asked_for(planted: Pat
         "run ws/file x",
         "validate ws/folder/precious",
         "batch talker.json ws/file --out out",
-        "batch talker.json ws/file.csv --out out",
+        pytest.param("batch talker.json ws/file.csv --out out", marks=pytest.mark.long),
         "batch talker.json tasks.jsonl --checker ws/file --out out",
     ],
 )
@@ -137,7 +137,11 @@ def test_nothing_is_read_through_a_link(planted: Path, command: str) -> None:
         ("run talker.json -f huge", "the task cannot be read from huge: it has more than 1,048,576 bytes"),
         ("run huge x", "huge: larger than a config may be (1048576 bytes)"),
         ("batch talker.json huge --out out", "line 1 is longer than a task may be (64 MiB)"),
-        ("batch talker.json huge.csv --out out", "line 1 is longer than a task may be (64 MiB)"),
+        pytest.param(
+            "batch talker.json huge.csv --out out",
+            "line 1 is longer than a task may be (64 MiB)",
+            marks=pytest.mark.long,
+        ),
         (
             "batch talker.json tasks.jsonl --checker huge --out out",
             "the checker cannot be read from huge: it has more than 1,048,576 bytes",

@@ -9,6 +9,7 @@ import shlex
 import stat
 from pathlib import Path
 
+import pytest
 from support.command_line import ACCEPT, CODE, CONFINED, codeact_team, local_model, run_team, set_all, talker
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 
@@ -96,6 +97,7 @@ def test_a_file_with_a_credential_is_not_kept(tmp_path: Path) -> None:
     assert [path for path in runs.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.long
 def test_a_run_that_a_limit_has_ended_says_how_it_goes_on_and_that_is_so(tmp_path: Path) -> None:
     most = "config.termination_condition.config.conditions.1.config.max_messages"
     with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:

@@ -96,7 +96,15 @@ def test_a_block_is_shown_when_it_is_known_to_end_and_code_line_by_line():
 
 @pytest.mark.parametrize(
     "text",
-    ["> " * 9_000, "- " * 5_000, "*a " * 6_000, "[" * 9_000, "`" * 9_000, "- a\n" * 4_000, "a\n" * 9_000],
+    [
+        "> " * 9_000,
+        "- " * 5_000,
+        "*a " * 6_000,
+        "[" * 9_000,
+        "`" * 9_000,
+        pytest.param("- a\n" * 4_000, marks=pytest.mark.long),
+        pytest.param("a\n" * 9_000, marks=pytest.mark.long),
+    ],
 )
 def test_hostile_text_takes_no_time(text: str):
     began = time.process_time()

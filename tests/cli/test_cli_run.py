@@ -69,6 +69,7 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_the_time_limit(tmp_pat
     assert re.search(r": codeact-team resume \S+ --timeout 0.6$", result.stderr, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_model_that_answers_nonsense_for_ever_is_not_accepted(tmp_path: Path):
     with ScriptedServer.in_thread([Text("Blah."), Text("{"), Text("Blah."), Text("no")]) as server:
         result = run_team(server.base_url, "A task", "-s", f"{MAX_MESSAGES}=6", cwd=tmp_path)
@@ -173,10 +174,18 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
 @pytest.mark.parametrize(
     ("replies", "settings", "exit_code", "told"),
     [
-        ([FAILED, WORKS, ANSWER], [], 0, "── accepted · 6 messages · 330 tokens"),
+        pytest.param(
+            [FAILED, WORKS, ANSWER], [], 0, "── accepted · 6 messages · 330 tokens", marks=pytest.mark.long
+        ),
         ([WORKS, FAILED, ANSWER], [], 1, "── not accepted · "),
         ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: the steps are used up\n"),
-        ([WORKS, ANSWER, REJECT, ANSWER, REJECT], ["max_reflections=1"], 1, "── not accepted · "),
+        pytest.param(
+            [WORKS, ANSWER, REJECT, ANSWER, REJECT],
+            ["max_reflections=1"],
+            1,
+            "── not accepted · ",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_an_agent_that_acts_by_code_has_to_come_to_an_answer(

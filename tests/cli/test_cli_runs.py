@@ -122,7 +122,7 @@ def link_to_another(path: Path) -> None:
     path.symlink_to("run.json")
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, link_to_another])
+@pytest.mark.parametrize("make", [os.mkfifo, pytest.param(os.mkdir, marks=pytest.mark.long), link_to_another])
 def test_what_cannot_be_a_journal_is_listed_as_damaged_and_removed(
     tmp_path: Path, kept: Recorder, make: Callable[[Path], object]
 ):

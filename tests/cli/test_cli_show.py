@@ -22,7 +22,7 @@ from codeact_team.runs.result import RunEnding
 PIECES = ("words", "output")
 
 
-@pytest.mark.parametrize("config", ["quickstart", "quickstart-codeact"])
+@pytest.mark.parametrize("config", [pytest.param("quickstart", marks=pytest.mark.long), "quickstart-codeact"])
 def test_a_run_is_shown_as_it_looked(config: str, tmp_path: Path):
     ran = codeact_team("run", config, cwd=tmp_path)
     shown = codeact_team("show", "last", cwd=tmp_path)
@@ -109,6 +109,7 @@ def test_a_page_is_written_all_at_once(tmp_path: Path):
     assert "pipe: it is no file" in in_this_process(*arguments, str(tmp_path / "pipe")).stderr
 
 
+@pytest.mark.long
 def test_what_a_session_has_shown_is_on_the_page(tmp_path: Path):
     picture = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8
     code = f"class Picture:\n    def _repr_png_(self):\n        return {picture!r}\n\nPicture()"

@@ -80,7 +80,9 @@ def asked(config: str, folder: Path, *replies: Text) -> Generator[tuple[Terminal
         yield terminal, server
 
 
-@pytest.mark.parametrize("sandbox", [pytest.param("Docker", marks=pytest.mark.docker), "Confined"])
+@pytest.mark.parametrize(
+    "sandbox", [pytest.param("Docker", marks=[pytest.mark.docker, pytest.mark.long]), "Confined"]
+)
 def test_three_tools_of_an_mcp_server_in_one_block_one_of_them_approved_at_the_terminal(
     sandbox: str, tmp_path: Path
 ):
@@ -98,6 +100,7 @@ def test_three_tools_of_an_mcp_server_in_one_block_one_of_them_approved_at_the_t
     assert "def tools.stock.order(article: str, pieces: int)" in str(server.requests[0])
 
 
+@pytest.mark.long
 def test_in_a_chat_a_person_is_asked_between_their_messages_and_always_holds_until_a_reset(
     config: str, tmp_path: Path
 ):

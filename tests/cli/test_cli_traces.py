@@ -114,7 +114,7 @@ def test_the_wait_for_a_receiver_that_hangs_can_be_interrupted_and_the_run_stays
     assert stderr == b"warning: not all traces could be sent: interrupted\n"
 
 
-@pytest.mark.parametrize("receiver", ["missing", "broken"])
+@pytest.mark.parametrize("receiver", ["missing", pytest.param("broken", marks=pytest.mark.long)])
 def test_a_receiver_that_takes_nothing_costs_a_warning_and_not_the_run(tmp_path: Path, receiver: str):
     with receiving(400) as broken, nothing_listens() as nowhere:
         endpoint = nowhere if receiver == "missing" else broken.endpoint

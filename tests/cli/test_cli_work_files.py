@@ -67,6 +67,7 @@ def test_what_cannot_be_given_or_taken_is_told_before_a_model_is_paid(tmp_path: 
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_copy_of_a_file_that_was_there_before_is_no_change_of_the_result(tmp_path: Path) -> None:
     (tmp_path / "coding").mkdir()
     (tmp_path / "coding" / "report.txt").write_text("old")
@@ -85,6 +86,7 @@ def test_a_copy_of_a_file_that_was_there_before_is_no_change_of_the_result(tmp_p
     assert "workspace-0/" not in replayed.stdout + replayed.stderr
 
 
+@pytest.mark.long
 def test_packages_are_added_for_one_run_and_readers_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
