@@ -50,7 +50,8 @@ def executor(
         make_impostor(with_index(place, monkeypatch))
         monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
         executor = request.param(packages=ASKED)
-        asyncio.run(executor.start())
+        # with a block, before which the check of the packages ends that begins in this event loop
+        asyncio.run(output(executor, "print()"))
     yield executor
     asyncio.run(executor.stop())
 

@@ -12,6 +12,7 @@ import pytest
 from support.forwarding import engine_with
 
 from codeact_team.errors import EngineError
+from codeact_team.sandbox.base import warn_once
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.description import describe
 from codeact_team.sandbox.docker.engine import at_engine
@@ -143,6 +144,8 @@ async def test_an_engine_that_takes_no_profile_is_told_of_and_root_does_not_run_
     tmp_path: Path,
     open_dir: Path,
 ) -> None:
+    # another test may have had this process say so
+    warn_once.cache_clear()
     async with engine_with({b"name=seccomp": b"name=nothing"}, monkeypatch, tmp_path):
         with pytest.raises(EngineError, match="set-id modes"):
             async with container(open_dir):
