@@ -103,6 +103,7 @@ def test_attempts_wait_for_a_person(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "log.txt").read_text() == "x"
 
 
+@pytest.mark.long
 def test_a_run_with_attempts_is_replayed(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(ATTEMPTS.reply) as server:
         start(tmp_path, server, ATTEMPTS, 0)

@@ -47,7 +47,14 @@ def full(tmp_path: Path) -> Generator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("kind", ["run_ended", "result", "delivered"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("run_ended", marks=pytest.mark.long),
+        "result",
+        pytest.param("delivered", marks=pytest.mark.long),
+    ],
+)
 def test_a_run_that_is_killed_between_its_end_and_its_delivery_is_delivered_by_resume(
     tmp_path: Path, kind: str
 ) -> None:
@@ -69,6 +76,7 @@ def test_a_run_that_is_killed_between_its_end_and_its_delivery_is_delivered_by_r
         assert (code, "there is nothing to go on with" in stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_files_for_which_there_was_no_room_are_copied_by_resume(tmp_path: Path, full: Path) -> None:
     with ScriptedServer.in_thread(STORY.reply) as server:
         code, stdout, stderr = start(tmp_path, server, STORY, 0, "after", "--out", str(full))
@@ -87,6 +95,7 @@ def test_files_for_which_there_was_no_room_are_copied_by_resume(tmp_path: Path, 
         assert len(server.requests) == 2
 
 
+@pytest.mark.long
 def test_an_answer_for_which_there_was_no_room_is_written_by_resume(tmp_path: Path, full: Path) -> None:
     answer = full / "answer.txt"
     with ScriptedServer.in_thread(STORY.reply) as server:
@@ -136,6 +145,7 @@ def test_what_is_wanted_in_a_directory_that_is_no_more_is_delivered_by_resume(
     assert len(server.requests) == 2
 
 
+@pytest.mark.long
 def test_a_file_that_is_gone_from_a_lasting_workspace_is_told_until_it_is_back(tmp_path: Path) -> None:
     story = stories.Story(stories.coder(), STORY.reply, STORY.answer)
     report, moved = tmp_path / "work" / "report.txt", tmp_path / "report.txt"
@@ -181,6 +191,7 @@ LARGE = stories.Story(
 )
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_copy_in_which_a_run_was_killed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with small_disk(out, "200m"), ScriptedServer.in_thread(LARGE.reply) as server:
@@ -216,7 +227,13 @@ def cut_off(go: Path, settings: dict[str, Any]) -> stories.Story:
     )
 
 
-@pytest.mark.parametrize("settings", [stories.IN_WORK, stories.CONFINED], ids=["lasting", "temporary"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(stories.IN_WORK, id="lasting"),
+        pytest.param(stories.CONFINED, id="temporary", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize(
     "signals",
     [

@@ -76,6 +76,7 @@ def test_an_inserted_line_does_not_make_others_differ_where_the_rest_is_cut_off(
     assert told[-1] == "[… the rest is not compared]"
 
 
+@pytest.mark.long
 def test_what_differs_deep_in_a_long_line_is_shown() -> None:
     told = difference(result("a" * 3_000_050 + "b"), result("a" * 3_000_050 + "c")) or ""
     assert "a" * 10 + "b\n" in told
@@ -86,11 +87,16 @@ def test_what_differs_deep_in_a_long_line_is_shown() -> None:
     ("before", "after"),
     [
         ("a\n" * 400_000, "b\n" * 400_000),
-        ("a\nb\n" * 200_000, "b\na\n" * 200_000),
-        ("x" * 1_000_000, "y" * 1_000_000),
-        ("0x" * 500_000, "0xa" * 500_000),
-        ("at " * 500_000, "at 0x" * 300_000),
-        ("/tmp/" * 200_000, "/tmp" * 200_000),
+        *(
+            pytest.param(*texts, marks=pytest.mark.long)
+            for texts in (
+                ("a\nb\n" * 200_000, "b\na\n" * 200_000),
+                ("x" * 1_000_000, "y" * 1_000_000),
+                ("0x" * 500_000, "0xa" * 500_000),
+                ("at " * 500_000, "at 0x" * 300_000),
+                ("/tmp/" * 200_000, "/tmp" * 200_000),
+            )
+        ),
     ],
 )
 def test_hostile_outputs_take_no_more_time_and_space_than_others(before: str, after: str) -> None:

@@ -28,6 +28,7 @@ JSON = st.recursive(
 ENTRIES = st.dictionaries(st.text(min_size=1), JSON, min_size=1)
 
 
+@pytest.mark.long
 @given(ENTRIES)
 def test_what_is_written_is_read_and_each_line_is_json(entry: dict[str, object]) -> None:
     line = encode(entry)  # pyright: ignore[reportArgumentType]

@@ -130,7 +130,10 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize(
+    "obstacle",
+    [pytest.param(name, marks=() if name == "a damaged line" else pytest.mark.long) for name in OBSTACLES],
+)
 def test_what_is_wrong_is_told_and_the_rest_stays_readable(killed: Path, obstacle: str) -> None:
     damage, told = OBSTACLES[obstacle]
     run = last_run(killed).path
@@ -155,6 +158,7 @@ def test_what_is_wrong_is_told_and_the_rest_stays_readable(killed: Path, obstacl
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_is_wrong_is_told_of_a_run_that_is_exported(killed: Path, obstacle: str) -> None:
     run = last_run(killed).path
@@ -175,6 +179,7 @@ def test_what_is_beside_a_journal_may_lack_without_hiding_what_comes_after_it(ki
     assert "cannot be read: No such file or directory; this is left out" in shown.stderr
 
 
+@pytest.mark.long
 def test_who_asks_stays_the_same_and_a_limit_may_be_another(killed: Path) -> None:
     with ScriptedServer.in_thread(STORY.reply) as server:
         for change in (
@@ -205,9 +210,8 @@ def mounted(tmp_path: Path) -> Generator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize(
-    "pages", [pytest.param(n, marks=() if n == 8 else pytest.mark.long) for n in range(1, 14)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("pages", range(1, 14))
 def test_a_run_goes_on_when_there_is_room_again(mounted: Path, pages: int) -> None:
     with ScriptedServer.in_thread(STORY.reply) as server:
         leave_free(mounted / ".codeact-team", pages)

@@ -105,6 +105,7 @@ def saying(*blocks: str) -> Callable[[Body], AnyReply]:
     return reply
 
 
+@pytest.mark.long
 def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_path: Path) -> None:
     blocks = saying(
         "x = [1]\nopen('log.txt', 'a').write('one\\n')",
@@ -305,6 +306,7 @@ def test_code_waits_for_its_approval(tmp_path: Path) -> None:
     assert case.effects == []
 
 
+@pytest.mark.long
 def test_all_of_the_code_that_waits_for_its_approval_is_shown(tmp_path: Path) -> None:
     block = "\n".join(["# refund", *(f"x = {number}" for number in range(400)), f"y = {'1' * 30_000!r}"])
     with ScriptedServer.in_thread(saying(block)) as server:
@@ -386,6 +388,7 @@ async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Pat
         assert "waits for no answer, as it is stopped" in case.answer("yes").stderr
 
 
+@pytest.mark.long
 def test_files_of_parked_code_are_delivered_when_it_has_ended(tmp_path: Path) -> None:
     blocks = saying(
         "open('made.txt', 'w').write('made')",
@@ -523,7 +526,7 @@ def test_a_suspended_run_may_be_stopped_at_each_entry_of_its_resume(tmp_path: Pa
     assert nth > 5
 
 
-@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("quiet", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_parked_run_ends_with_its_question_and_with_nothing_of_what_was_stopped(
     tmp_path: Path, quiet: bool
 ) -> None:

@@ -136,7 +136,7 @@ def ran(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param("Confined"), pytest.param("Docker", marks=pytest.mark.docker)],
+    ["Confined", pytest.param("Docker", marks=[pytest.mark.docker, pytest.mark.long])],
 )
 def test_a_program_that_is_killed_gets_the_processes_that_had_ended_and_runs_none_twice(
     kind: str, tmp_path: Path
@@ -178,6 +178,7 @@ def test_whenever_a_program_is_killed_it_runs_no_process_twice(how: str, tmp_pat
         assert len({*ran(folder)}) == len(ran(folder)), nth
 
 
+@pytest.mark.long
 async def test_a_new_process_finds_the_files_of_those_that_had_ended(tmp_path: Path) -> None:
     async with failing(tmp_path) as executor:
         await executor.processes.run(sh("echo one > one.txt; mkdir sub; echo two > sub/two.txt"))
@@ -269,6 +270,7 @@ async def test_a_process_whose_sandbox_could_not_start_is_tried_again(
         assert (await executor.processes.run(["true"])).returncode == 0
 
 
+@pytest.mark.long
 async def test_many_at_once_are_answered_each_with_its_own(tmp_path: Path) -> None:
     async def work(executor: SandboxedCodeExecutor) -> list[bytes]:
         codes = [sh(f"echo {n} > {n}.txt; cat {n}.txt") for n in range(30)]
@@ -310,6 +312,7 @@ async def test_code_finds_the_files_of_processes_also_after_a_resume(
         assert await work(fails=False) == "givenmore"
 
 
+@pytest.mark.long
 async def test_what_runs_beside_a_process_that_was_under_way_is_answered_before_its_program_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -115,6 +115,7 @@ def reading(shared: Path, *tools: str) -> Story:
     return Story(config, reply, "done")
 
 
+@pytest.mark.long
 def test_code_that_comes_to_something_else_is_told_by_a_diff(tmp_path: Path) -> None:
     record(tmp_path, reading(tmp_path))
     (tmp_path / "shared" / "number.txt").write_text("2")
@@ -163,6 +164,7 @@ def test_a_run_that_was_killed_is_replayed_as_far_as_it_went(tmp_path: Path) -> 
     assert (code, "as far as it went" in stdout) == (0, True), stdout + stderr
 
 
+@pytest.mark.long
 def test_a_run_is_replayed_where_its_directory_was_carried(tmp_path: Path) -> None:
     record(tmp_path / "here", SESSION)
     (tmp_path / "there").mkdir()
@@ -186,6 +188,7 @@ def test_what_failed_and_was_mended_fails_again(tmp_path: Path) -> None:
     assert (code, "── as recorded · 1 call of code" in stdout) == (0, True), stdout + stderr
 
 
+@pytest.mark.long
 def test_code_that_calls_otherwise_than_then_is_told(tmp_path: Path) -> None:
     story = reading(tmp_path, "killed_run:book")
     path = str(tmp_path / "shared" / "number.txt")
@@ -218,6 +221,7 @@ def test_code_that_reaches_more_than_its_workspace_is_not_run_again_unless_asked
     assert (tmp_path / "work" / "log.txt").read_text() == "one\n"
 
 
+@pytest.mark.long
 def test_one_goes_back_to_a_moment_and_on_from_there(tmp_path: Path) -> None:
     record(tmp_path, SESSION)
     effects = (tmp_path / "effects.txt").read_text()
@@ -238,6 +242,7 @@ def test_one_goes_back_to_a_moment_and_on_from_there(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "log.txt").read_text() == "one\ntwo\nthree\n"
 
 
+@pytest.mark.long
 def test_one_cannot_go_back_past_a_difference(tmp_path: Path) -> None:
     record(tmp_path, reading(tmp_path))
     (tmp_path / "shared" / "number.txt").write_text("2")
@@ -245,6 +250,7 @@ def test_one_cannot_go_back_past_a_difference(tmp_path: Path) -> None:
     assert (code, "\nnow\n" in stdout) == (1, False)
 
 
+@pytest.mark.long
 async def test_a_program_is_told_what_differs(tmp_path: Path) -> None:
     record(tmp_path, reading(tmp_path))
     found = await replay_run(kept(tmp_path))

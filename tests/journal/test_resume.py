@@ -55,7 +55,10 @@ def story(request: pytest.FixtureRequest) -> Story:
 @pytest.mark.parametrize(
     ("story", "parts"),
     # at the last ones, all code has run: what it has made is delivered all the same
-    [pytest.param(SESSION, (0.35, 0.93), id="session"), pytest.param(TEAM, (0.85,), id="team")],
+    [
+        pytest.param(SESSION, (0.35, 0.93), id="session"),
+        pytest.param(TEAM, (0.85,), id="team", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_that_is_killed_goes_on_to_the_same_end(
     tmp_path: Path, story: Story, parts: tuple[float, ...]

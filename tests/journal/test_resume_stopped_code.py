@@ -130,7 +130,10 @@ class Case:
         )
 
 
-@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize(
+    "wait",
+    [WAITS[0], *(pytest.param(*wait.values, id=wait.id, marks=pytest.mark.long) for wait in WAITS[1:])],
+)
 @pytest.mark.parametrize(
     "how",
     [
@@ -161,6 +164,7 @@ def test_what_was_under_way_when_a_run_was_stopped_is_under_way(
 
 @pytest.mark.parametrize("wait", [WAITS[0], WAITS[2], WAITS[3]])
 @pytest.mark.parametrize("how", ["interrupt", "token"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     "is_team", [False, pytest.param(True, marks=pytest.mark.long)], ids=["agent", "team"]
 )

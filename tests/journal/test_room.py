@@ -49,6 +49,7 @@ def sparse(size: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.long
 def test_the_holes_of_a_file_are_kept_as_holes(tmp_path: Path) -> None:
     blobs, data = Blobs(tmp_path / "blobs"), sparse(64 * MIB)
     digests = [blobs.keep(data[:size]) for size in (64 * MIB, 40 * MIB + 1, MIB)]
@@ -175,6 +176,7 @@ async def test_a_large_outcome_is_written_before_anybody_knows_it_and_in_order(t
     assert [entry["type"] for entry in entries] == [*kinds * 3, "result"]
 
 
+@pytest.mark.long
 async def test_the_loop_goes_on_while_large_entries_are_written(tmp_path: Path) -> None:
     writer = recorder(tmp_path, "run")
     artifacts = [Artifact("text/html", os.urandom(7 * MIB)) for _ in range(4)]
@@ -207,6 +209,7 @@ class _Recorded(SandboxWorkspace):
         return self._now
 
 
+@pytest.mark.long
 async def test_no_line_of_a_journal_is_long_however_many_files_come_and_go(tmp_path: Path) -> None:
     writer, executor = recorder(tmp_path, "run"), ManyFiles()
     executor.files = {f"{number:0200}": RecordedFile(None, 0, False) for number in range(20_000)}

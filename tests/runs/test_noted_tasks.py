@@ -48,6 +48,7 @@ async def test_an_agent_that_asks_itself_is_told_once(monkeypatch: pytest.Monkey
     ]
 
 
+@pytest.mark.long
 async def test_it_is_told_again_when_it_may_be_forgotten_or_has_changed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

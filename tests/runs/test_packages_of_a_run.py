@@ -21,6 +21,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return use_index(tmp_path, monkeypatch)
 
 
+@pytest.mark.long
 async def test_packages_are_got_before_a_model_is_asked(index: Path, monkeypatch: pytest.MonkeyPatch):
     make_wheel(index, "shapes", "2.0")
     async with ScriptedServer([ANSWER]) as server:

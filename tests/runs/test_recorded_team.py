@@ -87,6 +87,7 @@ async def test_a_program_that_does_the_same_again_is_answered_from_the_journal(
     assert said[0] == said[1]
 
 
+@pytest.mark.long
 async def test_another_first_task_is_refused_and_leaves_the_run_as_it_was(
     tmp_path: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ async def test_whoever_listens_at_a_dispatcher_is_told_as_well(
         assert count == sum(isinstance(event, kind) for event in kept_too) > 0
 
 
+@pytest.mark.long
 async def test_teams_that_are_open_side_by_side_are_kept_apart(
     tmp_path: Path, server: ScriptedServer
 ) -> None:

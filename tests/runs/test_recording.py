@@ -29,6 +29,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 async def test_the_loop_goes_on_while_the_last_entries_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

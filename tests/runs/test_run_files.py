@@ -95,6 +95,7 @@ plt.savefig("growth.png")
 ```"""
 
 
+@pytest.mark.long
 async def test_a_chart_that_code_has_saved_is_delivered_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = await run_one(tmp_path, [SAVES, "The chart is in growth.png."], out)
@@ -242,6 +243,7 @@ def deeper(top: Path, names: Sequence[str]) -> Generator[int]:
         os.close(folder)
 
 
+@pytest.mark.long
 async def test_long_names_do_not_keep_the_loop_waiting(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     executor = ConfinedCommandLineCodeExecutor(work_dir=workspace, confinement="best_effort")
