@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.command_line import ACCEPT, CODE, CONFINED, NO_HTTP_RETRIES, REJECT, codeact_team, run_team
+from support.command_line import ACCEPT, CODE, CONFINED, NO_HTTP_RETRIES, codeact_team, run_team, talker
 from support.openai_server import Json, ScriptedServer, Text
 
 ANSWER = {**ACCEPT, "answer": "It is 42: \ud83d\ude00."}
-MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
 
 
 def test_an_accepted_answer_replaces_the_file_at_once(tmp_path: Path):
@@ -24,11 +23,10 @@ def test_an_accepted_answer_replaces_the_file_at_once(tmp_path: Path):
 
 def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
     (tmp_path / "answer.txt").write_text("An older answer.")
-    with ScriptedServer.in_thread([Text(CODE), Json(REJECT)]) as server:
-        arguments = ("A task", "-o", "answer.txt", "-s", f"{MAX_MESSAGES}=4")
-        result = run_team(server.base_url, *arguments, cwd=tmp_path)
+    command = ["run", talker(tmp_path, ["It is 42."]), "A task", "-o", "answer.txt"]
+    result = codeact_team(*command, cwd=tmp_path)
     assert result.returncode == 1, result.stderr
-    assert result.stdout.endswith("\n── best answer so far, not accepted\nthe answer is 42\n")
+    assert result.stdout.endswith("\n── best answer so far, not accepted · as shown above\n")
     assert "warning: answer.txt is not written: there is no accepted answer\n" in result.stderr
     assert (tmp_path / "answer.txt").read_text() == "An older answer."
 

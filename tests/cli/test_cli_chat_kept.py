@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.command_line import COMMAND, codeact_team, environment, lines
+from support.command_line import COMMAND, codeact_team, environment, lines, local_model, talker
 from support.fork_server import Forked, start
 from support.openai_server import AnyReply, Body, HttpError, ScriptedServer, Slow, Text
 from support.terminal import CTRL_C, Terminal, on_a_terminal
@@ -36,6 +36,43 @@ def kill(terminal: Terminal) -> None:
 def kept(folder: Path) -> list[dict[str, object]]:
     """The runs that are kept there."""
     return [json.loads(line) for line in codeact_team("runs", "--json", cwd=folder).stdout.splitlines()]
+
+
+def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path: Path):
+    with ScriptedServer.in_thread([Text("Four."), Text("Nine.")]) as server:
+        talk, variables = ["chat", talker(tmp_path), "-q"], local_model(server.base_url)
+        done = codeact_team(*talk, cwd=tmp_path, stdin="2 * 2?\n", **variables)
+        more = codeact_team(*ON, "-q", cwd=tmp_path, stdin="3 * 3?\n", **variables)
+    assert (done.stdout, more.stdout) == ("Four.\n", "Nine.\n")
+    assert asked(server, 1) == ["2 * 2?", "Four.", "3 * 3?"]
+    (run,) = kept(tmp_path)
+    assert (run["state"], run["task"]) == ("not accepted", "2 * 2?")
+    shown = codeact_team("show", "last", cwd=tmp_path).stdout
+    places = [shown.index(said) for said in ("2 * 2?", "Four.", "3 * 3?", "Nine.")]
+    assert places == sorted(places)
+    replayed = codeact_team("replay", "last", cwd=tmp_path, **variables)
+    assert (replayed.returncode, "as recorded" in replayed.stdout) == (0, True), replayed.stderr
+
+
+def test_what_has_failed_or_is_undone_or_forgotten_stays_so_when_a_chat_goes_on(tmp_path: Path):
+    replies: Sequence[AnyReply] = [Text("One."), HttpError(401), *map(Text, ("Three.", "Four.", "Six."))]
+    with ScriptedServer.in_thread(replies) as server:
+        variables = local_model(server.base_url)
+        entered = "1?\n2?\n3?\n/undo\n"
+        codeact_team("chat", talker(tmp_path), cwd=tmp_path, stdin=entered, **variables)
+        more = codeact_team(*ON, cwd=tmp_path, stdin="4?\n/undo\n/undo\n/undo\n/undo\n/reset\n", **variables)
+        codeact_team(*ON, cwd=tmp_path, stdin="6?\n", **variables)
+    assert [asked(server, request) for request in (2, 3, 4)] == [
+        ["1?", "One.", "2?", "3?"],
+        ["1?", "One.", "2?", "4?"],
+        ["6?"],
+    ]
+    shown = [more.stdout.find(said) for said in ("1?", "One.", "2?", "── failed", "4?", "Four.")]
+    assert (-1 not in shown, shown) == (True, sorted(shown))
+    assert "Three." not in more.stdout
+    # the fourth message, the one that had failed, and the first
+    assert more.stderr.count("the last message is undone") == 3
+    assert more.stderr.count("nothing to undo") == 1
 
 
 def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(tmp_path: Path):

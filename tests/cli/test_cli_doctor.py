@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
 import subprocess
 import tempfile
 from contextlib import ExitStack, closing
@@ -77,6 +79,31 @@ def test_doctor_removes_what_a_killed_run_has_left():
     assert name not in checks["containers"]
 
 
+def test_doctor_removes_the_directories_of_processes_that_have_ended_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, mine, others = (
+        tmp_path / f"codeact-team-{name}"
+        for name in (f"{ended.pid}-abcdefgh", f"{os.getpid()}-abcdefgh", "examples")
+    )
+    for directory in (left, mine, others):
+        directory.mkdir()
+    # as the process does that it belongs to
+    descriptor = os.open(mine, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    result = in_this_process("doctor", "--clean", "--json")
+    os.close(descriptor)
+    assert f"removed {left}" in result.stderr.replace("\n", "")
+    assert result.stderr.count("removed ") == 1
+    assert {check["name"]: check["state"] for check in lines(result.stdout)}["directories"] == "works"
+    assert {*tmp_path.iterdir()} == {mine, others}
+
+
+@pytest.mark.long
 def test_doctor_removes_the_directories_of_runs_that_were_killed_and_no_others(tmp_path: Path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -211,6 +238,7 @@ def test_doctor_tells_that_a_server_has_no_url(url: str, tmp_path: Path):
     assert "✗ model       gpt-4.1 has no server: the URL of a server begins with http://" in result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("offline_packages")
 def test_doctor_tells_whether_the_packages_of_a_config_are_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,8 +8,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.command_line import CODE, CONFINED, codeact_team, local_model, run_team, set_all
-from support.openai_server import AnyReply, Cut, Refusal, ScriptedServer, Text, ToolCalls, Truncated
+from support.command_line import CODE, codeact_team, local_model, run_team, set_all, talker
+from support.openai_server import (
+    AnyReply,
+    Cut,
+    HttpError,
+    Refusal,
+    ScriptedServer,
+    Text,
+    ToolCalls,
+    Truncated,
+)
 
 ALONE = "config.code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
 NO_RETRIES = "config.model_client.config.max_retries=0"
@@ -75,9 +84,7 @@ def test_verdicts_that_cannot_be_read_end_a_team_and_the_answer_is_the_coder_s(t
 
 def test_a_broken_stream_is_no_server_that_is_not_there(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(lambda _: Cut("It is 4")) as server:
-        ran = codeact_team(
-            *("run", "codeact", "A task", *set_all([ALONE, NO_RETRIES])), cwd=tmp_path, **variables(server)
-        )
+        ran = codeact_team("run", talker(tmp_path), "A task", cwd=tmp_path, **local_model(server.base_url))
     assert ran.returncode == 75
     assert "the connection to the model's server broke off" in ran.stderr
 
@@ -110,29 +117,24 @@ def test_the_line_that_raises_a_limit_has_all_that_it_needs_and_the_limit_stays_
     assert "to go on" not in ran.stderr
 
 
-@pytest.mark.long
 def test_a_key_that_was_given_to_resume_is_not_kept(tmp_path: Path) -> None:
     key = "sk-given-on-the-command-line-0123456789"
-    with ScriptedServer.in_thread([STEPS[0], Text("Not yet."), Text("It is 1.")]) as server:
-        limited = set_all([ALONE, NO_RETRIES, "config.max_steps=1"])
-        codeact_team("run", "codeact", "A task", *limited, cwd=tmp_path, **variables(server))
-        changes = set_all([f"config.model_client.config.api_key={key}", "config.max_steps=2"])
-        resumed = codeact_team("resume", "last", *changes, cwd=tmp_path, **variables(server))
-    assert resumed.returncode == 0, resumed.stderr
+    with ScriptedServer.in_thread([HttpError(401), Text("It is 1.")]) as server:
+        codeact_team("run", talker(tmp_path), "A task", cwd=tmp_path, **local_model(server.base_url))
+        changes = set_all([f"config.model_client.config.api_key={key}", "config.description=Other"])
+        resumed = codeact_team("resume", "last", *changes, cwd=tmp_path, **local_model(server.base_url))
+    assert "── helper\nIt is 1.\n" in resumed.stdout, resumed.stderr
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(b"config.max_steps=2" in content for content in kept)
+    assert any(b"config.description=Other" in content for content in kept)
     assert not any(key.encode() in content for content in kept)
 
 
-@pytest.mark.long
 def test_in_another_directory_the_error_has_the_line_that_resumes_the_run(tmp_path: Path) -> None:
     here, there = tmp_path / "my work", tmp_path / "there"
     for directory in (here, there):
         directory.mkdir()
-    most = "config.termination_condition.config.conditions.1.config.max_messages"
-    with ScriptedServer.in_thread([Text(CODE)]) as server:
-        arguments = ("local-model", "Multiply.", *set_all([CONFINED, f"{most}=2"]))
-        codeact_team("run", *arguments, cwd=here, **local_model(server.base_url))
+    with ScriptedServer.in_thread([HttpError(401), Text("It is 42.")]) as server:
+        codeact_team("run", talker(here), "Multiply.", cwd=here, **local_model(server.base_url))
         runs = here / ".codeact-team" / "runs"
         refused = codeact_team("resume", "last", "--run-dir", str(runs), cwd=there)
         assert refused.returncode == 2
@@ -142,13 +144,13 @@ def test_in_another_directory_the_error_has_the_line_that_resumes_the_run(tmp_pa
         _, directory, _, _, *command = shlex.split(line)
         resumed = codeact_team(*command, cwd=Path(directory), **local_model(server.base_url))
     assert directory == str(here)
-    assert "· Maximum number of messages 2 reached" in resumed.stdout
+    assert "── helper\nIt is 42.\n" in resumed.stdout
 
 
 def test_an_error_in_the_config_of_a_run_names_its_file(tmp_path: Path) -> None:
-    with ScriptedServer.in_thread([STEPS[0], Text("Not yet.")]) as server:
+    with ScriptedServer.in_thread([HttpError(401)]) as server:
         config = shutil.copy(Path(__file__).parents[2] / "configs" / "codeact.yaml", tmp_path / "mine.yaml")
-        limited = set_all([ALONE, NO_RETRIES, "config.max_steps=1", "config.tools=['shop:order']"])
+        limited = set_all([ALONE, NO_RETRIES, "config.tools=['shop:order']"])
         (tmp_path / "shop.py").write_text('def order() -> str:\n    """Order."""\n    return ""\n')
         shop = {"PYTHONPATH": str(tmp_path), **variables(server)}
         codeact_team("run", str(config), "A task", "--allow", "shop", *limited, cwd=tmp_path, **shop)

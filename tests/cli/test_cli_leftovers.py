@@ -8,7 +8,8 @@ import json
 import os
 import platform
 import subprocess
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,43 @@ def run_something(tmp_path: Path, **variables: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_temporary_directories_of_processes_that_have_ended_are_gone_and_no_others(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with kept_of(temporary) as (kept, held):
+        run_something(tmp_path, TMPDIR=str(temporary))
+        assert {*temporary.iterdir()} == {held, *kept}
+
+
+@pytest.mark.long
 def test_temporary_directories_of_killed_runs_are_gone_and_no_others(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
+    with ExitStack() as stack:
+        with kept_of(temporary) as (kept, held):
+            server = stack.enter_context(ScriptedServer.in_thread([sleeps("68.5"), sleeps("68.5")]))
+            killed, alive = (
+                stack.enter_context(
+                    running(server.base_url, cwd=tmp_path, overrides=[CONFINED], TMPDIR=str(temporary))
+                )
+                for _ in range(2)
+            )
+            wait_until(lambda: len(sleepers("68.5")) == 2, seconds=60)
+            killed.kill()
+            killed.wait(60)
+            run_something(tmp_path, TMPDIR=str(temporary))
+            others = {path for path in temporary.iterdir() if path.name.split("-")[2] == str(alive.pid)}
+            assert others
+            assert {*temporary.iterdir()} == {held, *kept, *others}
+            alive.terminate()
+            end(alive)
+        run_something(tmp_path, TMPDIR=str(temporary))
+        assert {*temporary.iterdir()} == kept
+
+
+@contextmanager
+def kept_of(temporary: Path) -> Generator[tuple[set[Path], Path]]:
+    """Directories as others have left them: those that stay whoever cleans, and one that stays as long as it is held: here."""
     # its number is that of another process by now
     (left := temporary / f"codeact-team-{os.getpid()}-abcdefgh").mkdir()
     (left / "file").touch()
@@ -48,26 +83,10 @@ def test_temporary_directories_of_killed_runs_are_gone_and_no_others(tmp_path: P
     (held := temporary / f"codeact-team-{2**22}-heldheld").mkdir()
     descriptor = os.open(held, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    with ExitStack() as stack:
-        stack.callback(os.close, descriptor)
-        server = stack.enter_context(ScriptedServer.in_thread([sleeps("68.5"), sleeps("68.5")]))
-        killed, alive = (
-            stack.enter_context(
-                running(server.base_url, cwd=tmp_path, overrides=[CONFINED], TMPDIR=str(temporary))
-            )
-            for _ in range(2)
-        )
-        wait_until(lambda: len(sleepers("68.5")) == 2, seconds=60)
-        killed.kill()
-        killed.wait(60)
-        run_something(tmp_path, TMPDIR=str(temporary))
-        others = {path for path in temporary.iterdir() if path.name.split("-")[2] == str(alive.pid)}
-        assert others
-        assert {*temporary.iterdir()} == {held, *kept, *others}
-        alive.terminate()
-        end(alive)
-    run_something(tmp_path, TMPDIR=str(temporary))
-    assert {*temporary.iterdir()} == kept
+    try:
+        yield kept, held
+    finally:
+        os.close(descriptor)
 
 
 @pytest.mark.long

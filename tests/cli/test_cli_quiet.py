@@ -9,7 +9,6 @@ from support.command_line import (
     CODE,
     CONFINED,
     FAILS,
-    REJECT,
     RETRY,
     codeact_team,
     local_model,
@@ -19,7 +18,6 @@ from support.command_line import (
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
 
 ANSWER = {**ACCEPT, "answer": "It is 42."}
-MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
 
 
 def test_an_accepted_answer_is_all_of_the_output(tmp_path: Path):
@@ -33,17 +31,14 @@ def test_an_accepted_answer_is_all_of_the_output(tmp_path: Path):
 
 
 def test_an_answer_cannot_steer_the_terminal(tmp_path: Path):
-    answer = {**ACCEPT, "answer": "It is \x1b[2J42."}
-    with ScriptedServer.in_thread([Text(CODE), Json(answer)]) as server:
-        result = run_team(server.base_url, "A task", "-q", cwd=tmp_path)
+    result = codeact_team("run", talker(tmp_path, ["It is \x1b[2J42."]), "A task", "-q", cwd=tmp_path)
     assert result.stdout == "It is ␛[2J42.\n"
 
 
 def test_what_nobody_has_accepted_is_labelled_beside_the_output(tmp_path: Path):
-    with ScriptedServer.in_thread([Text(CODE), Json(REJECT)]) as server:
-        result = run_team(server.base_url, "A task", "-q", "-s", f"{MAX_MESSAGES}=4", cwd=tmp_path)
+    result = codeact_team("run", talker(tmp_path, ["It is 42."]), "A task", "-q", cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stdout == "the answer is 42\n"
+    assert result.stdout == "It is 42.\n"
     assert "warning: best answer so far, not accepted · " in result.stderr
 
 
@@ -57,7 +52,8 @@ def test_without_an_answer_nothing_is_printed(tmp_path: Path):
 
 def test_errors_and_exit_codes_are_as_ever(tmp_path: Path):
     with ScriptedServer.in_thread([HttpError(500, "down")]) as server:
-        result = run_team(server.base_url, "A task", "-q", cwd=tmp_path)
+        command = ["run", talker(tmp_path), "A task", "-q"]
+        result = codeact_team(*command, cwd=tmp_path, **local_model(server.base_url))
     assert (result.returncode, result.stdout) == (75, "")
     assert "error: the model's server failed (500): down" in result.stderr
     assert "there is no answer" not in result.stderr

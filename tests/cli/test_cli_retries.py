@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from support.command_line import codeact_team, lines
+from support.command_line import codeact_team, lines, talker
 from support.openai_server import HttpError, ScriptedServer, Text
 from support.terminal import on_a_terminal
 
-ALONE = "config.code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
 TOO_MANY = HttpError(429, "slow down", headers={"retry-after-ms": "30"})
 
 
@@ -17,14 +17,24 @@ def keys(server: ScriptedServer) -> dict[str, str]:
     return {"OPENAI_API_KEY": "a-key", "OPENAI_BASE_URL": server.base_url}
 
 
+def agent(folder: Path) -> str:
+    """A config for one that only talks, whose client retries as it does by default."""
+    file = folder / talker(folder)
+    config = json.loads(file.read_text())
+    config["config"]["model_client"]["config"] = {"model": "gpt-4.1"}
+    file.write_text(json.dumps(config))
+    return file.name
+
+
 def test_too_many_requests_are_waited_for_and_told(tmp_path: Path):
     with ScriptedServer.in_thread([*[TOO_MANY] * 5, Text("Done."), *[TOO_MANY] * 5, Text("Done.")]) as server:
         shown, told = (
-            codeact_team("run", "codeact", "A task", "-s", ALONE, *options, cwd=tmp_path, **keys(server))
+            codeact_team("run", agent(tmp_path), "A task", *options, cwd=tmp_path, **keys(server))
             for options in ([], ["--json"])
         )
         assert server.unused == ()
-    assert shown.returncode == told.returncode == 0, shown.stderr
+    assert "Done." in shown.stdout
+    assert shown.returncode == told.returncode == 1, "who only talks is not accepted"
     note = "too many requests for the model's server (429): slow down; asked again in 0.0 s\n"
     assert shown.stderr.count(note) == 5
     put_off = [line for line in lines(told.stdout) if line["type"] == "model_call_put_off"]
@@ -49,7 +59,7 @@ def test_a_failure_is_retried_as_often_as_is_wanted(
     failure: HttpError, options: list[str], requests: int, tmp_path: Path
 ):
     with ScriptedServer.in_thread([failure] * 9) as server:
-        result = codeact_team("run", "codeact", "A task", "-s", ALONE, *options, cwd=tmp_path, **keys(server))
+        result = codeact_team("run", agent(tmp_path), "A task", *options, cwd=tmp_path, **keys(server))
         assert len(server.requests) == requests
     assert result.returncode in (2, 75)
 
@@ -57,7 +67,7 @@ def test_a_failure_is_retried_as_often_as_is_wanted(
 def test_the_wait_ends_with_the_time_of_the_run(tmp_path: Path):
     later = HttpError(429, "slow down", headers={"x-ratelimit-reset-requests": "6m0s"})
     with ScriptedServer.in_thread([later]) as server:
-        command = ("run", "codeact", "A task", "-s", ALONE, "--timeout", "2")
+        command = ("run", agent(tmp_path), "A task", "--timeout", "2")
         with on_a_terminal(*command, cwd=tmp_path, **keys(server)) as terminal:
             assert terminal.end() == 1
     assert "asked again in 360.0 s" in terminal.text
@@ -67,6 +77,6 @@ def test_the_wait_ends_with_the_time_of_the_run(tmp_path: Path):
 
 def test_a_chat_waits_as_well(tmp_path: Path):
     with ScriptedServer.in_thread([TOO_MANY, Text("Done.")]) as server:
-        result = codeact_team("chat", "codeact", "-s", ALONE, cwd=tmp_path, stdin="Hello\n", **keys(server))
+        result = codeact_team("chat", agent(tmp_path), cwd=tmp_path, stdin="Hello\n", **keys(server))
         assert server.unused == ()
     assert (result.returncode, "Done." in result.stdout) == (0, True), result.stderr

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-from support.command_line import in_this_process
+from support.command_line import environment, in_this_process
+from support.fork_server import start
 from support.openai_server import HttpError, ScriptedServer
 
 from codeact_team.cli.notices import print_notices
@@ -22,17 +23,16 @@ screen.notice("error", "the disk is full")
 """
 
 
-def test_a_notice_begins_a_line_of_its_own_where_it_is_printed_among_the_output() -> None:
-    together = subprocess.run(
-        [sys.executable, "-c", PRINTS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=True,
-    )
-    assert together.stdout == "the last words (4096).\nerror: the disk is full\n"
-    apart = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, text=True, check=True)
-    assert (apart.stdout, apart.stderr) == ("the last words (4096).", "error: the disk is full\n")
+def test_a_notice_begins_a_line_of_its_own_where_it_is_printed_among_the_output(tmp_path: Path) -> None:
+    (tmp_path / "prints.py").write_text(PRINTS)
+    command = [str(tmp_path / "prints.py")]
+    with start(command, cwd=tmp_path, environment=environment(), stderr=subprocess.STDOUT) as together:
+        stdout, _ = together.communicate(timeout=60)
+    assert stdout == b"the last words (4096).\nerror: the disk is full\n"
+    with start(command, cwd=tmp_path, environment=environment()) as apart:
+        told = apart.communicate(timeout=60)
+    assert told == (b"the last words (4096).", b"error: the disk is full\n")
+    assert (together.returncode, apart.returncode) == (0, 0)
 
 
 @pytest.mark.parametrize(
