@@ -40,7 +40,7 @@ accept_if_asked()
 settings.register_profile(
     "usual",
     deadline=None,
-    max_examples=25,
+    max_examples=15,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.register_profile("thorough", settings.get_profile("usual"), max_examples=300)

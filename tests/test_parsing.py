@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from autogen_core.code_executor import CodeBlock
+from support.variations import mostly_long
 
 from codeact_team.core.fences import language_of
 from codeact_team.core.markdown import extract_code, extract_from_reply
@@ -668,7 +669,7 @@ MEGABYTE = 1_000_000
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("start", ["", '```python\n"""\n'])
-@pytest.mark.parametrize("unit", ["`", "> - ", " ", "\\", "<execute>"])
+@pytest.mark.parametrize("unit", mostly_long(["`", "> - ", " ", "\\", "<execute>"]))
 def test_a_megabyte_of_anything_is_read_in_one_go(start: str, unit: str) -> None:
     text = start + unit * (MEGABYTE // len(unit))
     blocks = extract_code(text, LANGUAGES, default_language="python").blocks
@@ -679,21 +680,23 @@ def test_a_megabyte_of_anything_is_read_in_one_go(start: str, unit: str) -> None
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "unit",
-    [
-        "```\n",
-        "- a\n",
-        "- ```\n",
-        "> ```\n",
-        "    ```\n",
-        "```python\n",
-        "a ```python\n",
-        '```python\n\\"""\n```\n',
-        "```python\n'''\n```\n",
-        "<execute>\n",
-        "<execute>x</execute>",
-        '<execute>\\"""</execute>\n',
-        "a <execute> b\n",
-    ],
+    mostly_long(
+        [
+            "```\n",
+            "- a\n",
+            "- ```\n",
+            "> ```\n",
+            "    ```\n",
+            "```python\n",
+            "a ```python\n",
+            '```python\n\\"""\n```\n',
+            "```python\n'''\n```\n",
+            "<execute>\n",
+            "<execute>x</execute>",
+            '<execute>\\"""</execute>\n',
+            "a <execute> b\n",
+        ]
+    ),
 )
 def test_many_kilobytes_of_unfinished_blocks_are_read_without_reading_them_again_and_again(
     unit: str,
@@ -717,7 +720,7 @@ def test_code_is_found_in_sixteen_nested_quotes_and_not_in_more() -> None:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("label", ["sh", "python"])
+@pytest.mark.parametrize("label", mostly_long(["sh", "python"]))
 def test_much_code_is_read_in_one_go(label: str) -> None:
     units = [
         *(

@@ -148,6 +148,7 @@ def test_a_value_that_is_nearly_found_everywhere_costs_linear_time() -> None:
     assert growth(nearly, lambda given: given[0].found_in(given[1].encode()), 1 << 21) < LINEAR
 
 
+@pytest.mark.long
 def test_a_value_that_is_found_again_and_again_costs_linear_time() -> None:
     redactor = Redactor({"KEY": "abababab", "OTHER": "babababa", "LAST": "abababac"}, "n0nce")
     assert growth(lambda size: "ab" * size, redactor.redact, 1 << 16) < LINEAR

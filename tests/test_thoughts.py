@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.variations import mostly_long
 
 from codeact_team.core.quoting import take_thoughts_off
 
@@ -124,7 +125,7 @@ def test_whatever_a_thought_holds_it_ends_at_a_tag_on_a_line_of_its_own(
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("start", ["", "```python\n"])
+@pytest.mark.parametrize("start", mostly_long(["", "```python\n"]))
 def test_long_text_of_anything_is_read_in_one_go(start: str):
     units = [
         *(

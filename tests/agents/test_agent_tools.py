@@ -80,6 +80,7 @@ async def pay(amount: int, to: Payee) -> str:
     return f"paid {amount} to {to.name}"
 
 
+@pytest.mark.long
 async def test_code_that_skips_the_check_in_the_sandbox_meets_that_of_the_host(
     session: ConfinedSessionCodeExecutor,
 ):

@@ -27,6 +27,7 @@ def refusal(source: ConfigSource) -> ConfigError:
     return caught.value
 
 
+@pytest.mark.long
 def test_many_mistakes_are_told_in_linear_time() -> None:
     assert growth(executor, refusal, 2500, rounds=2) < LINEAR
 

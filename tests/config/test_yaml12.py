@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.variations import mostly_long
 
 from codeact_team.config import yaml12
 from codeact_team.config.yaml12 import YamlError
@@ -105,17 +106,20 @@ def doubled(first: str, *, levels: int = 30) -> str:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        (doubled("[x]"), "more than 10000 keys and values, with aliases in full"),
-        (doubled("{x: y}"), "more than 10000 keys and values, with aliases in full"),
-        (doubled("x" * 1000, levels=14), "longer than 1048576 characters, with aliases in full"),
-        ("a: 1\n" + "b: &b [" + "x, " * 20_000 + "]", "more than 10000 keys and values"),
-        (json.dumps({f"k{number}": 1 for number in range(20_000)}), "more than 10000 keys and values"),
-        (json.dumps({"a": "x" * (1 << 20)}), "longer than 1048576 characters"),
-        ("[" * 100_000, "nested more than 100 deep"),
-        ("{a: " * 100_000, "nested more than 100 deep"),
-        ("!" * 100_000, "a tag is longer"),
-    ],
+    mostly_long(
+        [
+            (doubled("[x]"), "more than 10000 keys and values, with aliases in full"),
+            (doubled("{x: y}"), "more than 10000 keys and values, with aliases in full"),
+            (doubled("x" * 1000, levels=14), "longer than 1048576 characters, with aliases in full"),
+            ("a: 1\n" + "b: &b [" + "x, " * 20_000 + "]", "more than 10000 keys and values"),
+            (json.dumps({f"k{number}": 1 for number in range(20_000)}), "more than 10000 keys and values"),
+            (json.dumps({"a": "x" * (1 << 20)}), "longer than 1048576 characters"),
+            ("[" * 100_000, "nested more than 100 deep"),
+            ("{a: " * 100_000, "nested more than 100 deep"),
+            ("!" * 100_000, "a tag is longer"),
+        ],
+        usual=3,
+    ),
 )
 def test_what_is_too_large_is_refused_before_it_is_made(text: str, message: str) -> None:
     began = time.process_time()

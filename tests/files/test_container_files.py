@@ -10,6 +10,7 @@ from io import BytesIO
 
 import pytest
 from support.cost import LINEAR, SHORT, growth, longest_turn
+from support.variations import mostly_long
 
 from codeact_team.errors import SandboxError
 from codeact_team.executors.workspace.container_files import ContainerFiles
@@ -61,7 +62,7 @@ HOSTILE: dict[str, tuple[Callable[[int], bytes], int]] = {
 }
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("hostile", mostly_long(HOSTILE))
 def test_a_list_is_read_in_linear_time(hostile: str) -> None:
     make, size = HOSTILE[hostile]
 

@@ -175,6 +175,7 @@ async def test_there_is_a_limit_to_the_number_of_tools() -> None:
         await Toolbox([order], [Recorder([f"say{number}" for number in range(5000)])]).offer()
 
 
+@pytest.mark.long
 def test_without_an_mcp_server_its_library_is_not_imported() -> None:
     code = "import sys, codeact_team.tools.toolbox as toolbox; toolbox.Toolbox(); assert 'mcp' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
