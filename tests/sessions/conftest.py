@@ -19,11 +19,14 @@ class Shared:
         self._running: RunningInterpreter | None = None
 
     def get(self) -> RunningInterpreter:
+        if self._running is not None and self._running.in_a_block:
+            # a test has failed meanwhile; it may have hung, and the next would hang as well
+            self.close()
         if self._running is not None:
             try:
                 self._running.run(_FORGET)
                 self._running.blocks = 0
-            except (Gone, OSError):
+            except (AssertionError, Gone, OSError):
                 self.close()
         if self._running is None:
             self._running = RunningInterpreter(self._workspace)

@@ -84,6 +84,7 @@ def test_signals_are_kept_away_where_system_calls_cannot_be_filtered(tmp_path: P
         assert one.run("print(1)").text == "1\n"
 
 
+@pytest.mark.long
 @pytest.mark.docker
 @pytest.mark.parametrize("user", ["65534", "0"])
 def test_code_cannot_reach_its_supervisor_in_a_container(tmp_path: Path, user: str) -> None:
@@ -105,6 +106,7 @@ for target in $(cat /proc/$PPID/task/$PPID/children); do break; done
 """
 
 
+@pytest.mark.long
 @pytest.mark.docker
 @pytest.mark.parametrize("user", ["65534", "0"])
 def test_code_cannot_reach_what_its_interpreters_are_forked_from(tmp_path: Path, user: str) -> None:
@@ -150,7 +152,9 @@ async def test_no_session_runs_where_nothing_keeps_the_code_from_its_supervisor(
     await executor.stop()
 
 
-@pytest.mark.parametrize(("code", "language"), [(ATTACKS, "python"), (SHELL_ATTACKS, "sh")])
+@pytest.mark.parametrize(
+    ("code", "language"), [(ATTACKS, "python"), pytest.param(SHELL_ATTACKS, "sh", marks=pytest.mark.long)]
+)
 async def test_confined_code_cannot_reach_its_supervisor(tmp_path: Path, code: str, language: str) -> None:
     greeting, output = await _confined(tmp_path, code, language)
     assert greeting["unguarded"] is None

@@ -199,16 +199,20 @@ def test_whatever_is_said_of_a_process_is_its_end_or_an_error(says: bytes, start
 
 
 @pytest.mark.parametrize(("excess", "fits"), [(0, True), (1, False)])
-async def test_a_file_that_grows_beyond_what_may_be_got_ends_the_session(excess: int, fits: bool) -> None:
+@pytest.mark.parametrize("limit", [3 * MIB + 1, pytest.param(MAX_FILE_BYTES, marks=pytest.mark.long)])
+async def test_a_file_that_grows_beyond_what_may_be_got_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch, limit: int, excess: int, fits: bool
+) -> None:
+    monkeypatch.setattr(host, "MAX_FILE_BYTES", limit)
     # the host would have taken in whatever comes
     piece = FROM_SUPERVISOR[Kind.FILE]
-    full, rest = divmod(MAX_FILE_BYTES + excess, piece)
+    full, rest = divmod(limit + excess, piece)
     says = b"".join(frame(Kind.FILE, bytes(size)) for size in (*[piece] * full, rest)) + frame(Kind.DONE)
     sandbox = Liar(says, ends=False)
     session = Session(sandbox)
     await session.start()
     if fits:
-        assert len(await session.get_file("x")) == MAX_FILE_BYTES
+        assert len(await session.get_file("x")) == limit
     else:
         with pytest.raises(SandboxError, match="could not be understood"):
             await session.get_file("x")

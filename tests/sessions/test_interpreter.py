@@ -281,9 +281,9 @@ def test_the_end_of_the_commands_ends_the_interpreter(interpreter: RunningInterp
     "code",
     [
         "import os; os.closerange(3, 4096)",
-        "import os; os.closerange(0, 4096)",
+        pytest.param("import os; os.closerange(0, 4096)", marks=pytest.mark.long),
         "import os; os.closerange(3, 4096); fds = [open('/dev/zero') for _ in range(20)]",
-        "import os; os.closerange(3, 4096); 1 / 0",
+        pytest.param("import os; os.closerange(3, 4096); 1 / 0", marks=pytest.mark.long),
         "import os\nfor fd in range(3, 1000):\n    os.dup2(1, fd)",
     ],
 )

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from support.calling import answer, works
 from support.declarations import ECHO
@@ -12,11 +9,10 @@ from codeact_team.session.protocol import MAX_CALL_BYTES, MAX_CALL_BYTES_AT_ONCE
 
 
 @pytest.fixture
-def interpreter(tmp_path: Path) -> Iterator[RunningInterpreter]:
-    with RunningInterpreter(tmp_path) as running:
-        running.declare(ECHO)
-        running.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
-        yield running
+def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
+    interpreter.declare(ECHO)
+    interpreter.run("import asyncio, os, signal, sys, threading, time\nkept = 'kept'")
+    return interpreter
 
 
 def test_ids_are_never_used_again(interpreter: RunningInterpreter) -> None:
@@ -129,12 +125,13 @@ def test_no_thread_of_the_runner_is_visible(interpreter: RunningInterpreter) -> 
     assert interpreter.finish().output == "True\n"
 
 
-def test_a_thousand_calls_leave_nothing_behind(interpreter: RunningInterpreter) -> None:
-    code = "x = 'x' * 10_000\nfor n in range(500):\n    tools.echo(x)\n    await tools.echo.aio(x)"
+@pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_calls_leave_nothing_behind(interpreter: RunningInterpreter, count: int) -> None:
+    code = f"x = 'x' * 10_000\nfor n in range({count // 2}):\n    tools.echo(x)\n    await tools.echo.aio(x)"
 
     def run() -> None:
         interpreter.start(code)
-        for _ in range(1000):
+        for _ in range(count):
             answer(interpreter, interpreter.next_call())
         assert interpreter.finish().exit_code == 0
 

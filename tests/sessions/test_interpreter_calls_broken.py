@@ -116,17 +116,24 @@ _ANSWERS = (
 )
 
 
+_CLOSED = "os.close(answers)"
+_OF_A_FILE = "os.dup2(os.open('/dev/null', os.O_RDONLY), answers)"
+_OF_ANOTHER_PIPE = "os.dup2(os.pipe()[0], answers)"
+
+
 @pytest.mark.parametrize(
-    "breaking",
+    ("before", "breaking"),
     [
-        "os.close(answers)",
-        "os.dup2(os.open('/dev/null', os.O_RDONLY), answers)",
-        "os.dup2(os.pipe()[0], answers)",
+        ("", _CLOSED),
+        ("tools.echo(0)\n", _OF_ANOTHER_PIPE),
+        pytest.param("", _OF_A_FILE, marks=pytest.mark.long),
+        pytest.param("", _OF_ANOTHER_PIPE, marks=pytest.mark.long),
+        pytest.param("tools.echo(0)\n", _CLOSED, marks=pytest.mark.long),
+        pytest.param("tools.echo(0)\n", _OF_A_FILE, marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("before", ["", "tools.echo(0)\n"])
 def test_without_the_pipe_of_the_answers_calls_fail(
-    fresh_interpreter: RunningInterpreter, breaking: str, before: str
+    fresh_interpreter: RunningInterpreter, before: str, breaking: str
 ) -> None:
     fresh_interpreter.start(before + _ANSWERS + breaking + "\ntools.echo(1)")
     if before:

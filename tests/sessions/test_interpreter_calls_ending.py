@@ -37,8 +37,11 @@ except TimeoutError: pass
     "code",
     [
         "try: await asyncio.wait_for(tools.echo.aio(1), 0.01)\nexcept asyncio.TimeoutError: pass",
-        "task = asyncio.create_task(tools.echo.aio(1))\nawait asyncio.sleep(0.01)\ntask.cancel()\nawait asyncio.sleep(0)",
-        _OWN_LOOP,
+        pytest.param(
+            "task = asyncio.create_task(tools.echo.aio(1))\nawait asyncio.sleep(0.01)\ntask.cancel()\nawait asyncio.sleep(0)",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(_OWN_LOOP, marks=pytest.mark.long),
         _ALARM,
     ],
 )
@@ -58,7 +61,10 @@ def test_a_call_that_nobody_waits_for_any_more_is_cancelled(
     assert (ran.exit_code, ran.output) == (0, "2\n")
 
 
-@pytest.mark.parametrize("code", ["tools.echo(1)", "async def f(): tools.echo(1)\nawait f()"])
+@pytest.mark.parametrize(
+    "code",
+    ["tools.echo(1)", pytest.param("async def f(): tools.echo(1)\nawait f()", marks=pytest.mark.long)],
+)
 def test_an_interrupt_ends_a_wait_even_if_no_answer_comes(interpreter: RunningInterpreter, code: str) -> None:
     interpreter.start(f"print('ready')\n{code}")
     call = interpreter.next_call()
@@ -74,8 +80,10 @@ def test_an_interrupt_ends_a_wait_even_if_no_answer_comes(interpreter: RunningIn
     "code",
     [
         "await tools.echo.aio(1)",
-        "asyncio.run(tools.echo.aio(1))",
-        "await asyncio.gather(*(tools.echo.aio(1) for _ in range(100)))",
+        pytest.param("asyncio.run(tools.echo.aio(1))", marks=pytest.mark.long),
+        pytest.param(
+            "await asyncio.gather(*(tools.echo.aio(1) for _ in range(100)))", marks=pytest.mark.long
+        ),
     ],
 )
 def test_an_interrupt_cancels_the_calls_that_are_awaited(interpreter: RunningInterpreter, code: str) -> None:
@@ -132,7 +140,14 @@ def test_the_end_of_a_block_ends_its_calls(interpreter: RunningInterpreter) -> N
     assert works(interpreter)
 
 
-@pytest.mark.parametrize("ending", ["1 / 0", "sys.exit(3)", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "1 / 0",
+        pytest.param("sys.exit(3)", marks=pytest.mark.long),
+        pytest.param("raise KeyboardInterrupt", marks=pytest.mark.long),
+    ],
+)
 def test_calls_end_however_the_block_does(interpreter: RunningInterpreter, ending: str) -> None:
     interpreter.start(
         "failed = []\ndef f():\n    try: tools.echo(1)\n    except tools.ToolError as error: failed.append(str(error))\n"
@@ -175,7 +190,13 @@ _START = {
 }
 
 
-@pytest.mark.parametrize("start", _START.values(), ids=_START)
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(start, id=name, marks=[pytest.mark.long] if name == "raw" else [])
+        for name, start in _START.items()
+    ],
+)
 def test_a_thread_may_not_call_once_the_block_that_started_it_has_ended(
     interpreter: RunningInterpreter, start: str
 ) -> None:
@@ -197,8 +218,14 @@ def test_a_thread_may_not_call_once_the_block_that_started_it_has_ended(
     ("pool", "call"),
     [
         ("from concurrent.futures import ThreadPoolExecutor as Pool", "pool.submit(tools.echo, 1).result()"),
-        ("from multiprocessing.pool import ThreadPool as Pool", "pool.map(tools.echo, [1])[0]"),
-        ("Pool = lambda _: None", "await asyncio.to_thread(tools.echo, 1)"),
+        pytest.param(
+            "from multiprocessing.pool import ThreadPool as Pool",
+            "pool.map(tools.echo, [1])[0]",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "Pool = lambda _: None", "await asyncio.to_thread(tools.echo, 1)", marks=pytest.mark.long
+        ),
     ],
     ids=["executor", "multiprocessing", "to_thread"],
 )

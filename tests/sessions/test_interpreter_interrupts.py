@@ -181,10 +181,13 @@ def test_idle_threads_of_a_pool_work_on(interpreter: RunningInterpreter) -> None
     assert ran.output == "[0, 1, 2, 3]\n"
 
 
-def test_an_interrupt_while_code_is_compiled_ends_the_block(interpreter: RunningInterpreter) -> None:
+@pytest.mark.parametrize("lines", [4_000, pytest.param(15_000, marks=pytest.mark.long)])
+def test_an_interrupt_while_code_is_compiled_ends_the_block(
+    interpreter: RunningInterpreter, lines: int
+) -> None:
     # long enough to be interrupted before the first line runs
-    interpreter.start("print('ran')\n" + "x = [1, 2, 3]\n" * 15_000)
-    time.sleep(0.1)
+    interpreter.start("print('ran')\n" + "x = [1, 2, 3]\n" * lines)
+    time.sleep(lines / 150_000)
     interpreter.interrupt()
     ran = interpreter.finish()
     assert (ran.exit_code, ran.interrupted) in ((130, True), (0, False))

@@ -12,7 +12,13 @@ def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
     return interpreter
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX", "C.UTF-8", "de_DE.ISO-8859-1"])
+@pytest.mark.parametrize(
+    "locale",
+    [
+        "C",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("POSIX", "C.UTF-8", "de_DE.ISO-8859-1")),
+    ],
+)
 def test_output_is_unicode_whatever_the_locale(tmp_path: Path, locale: str) -> None:
     with RunningInterpreter(
         tmp_path, environment={"LC_ALL": locale, "PYTHONIOENCODING": "latin-1"}

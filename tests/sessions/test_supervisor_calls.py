@@ -28,11 +28,26 @@ def call(payload: bytes = CALL) -> str:
     return f"write({Kind.CALL:d}, token() + {payload!r})\n"
 
 
-def test_calls_with_another_token_are_dropped(supervisor: Supervised) -> None:
-    for kind in (Kind.CALL, Kind.CANCEL):
-        for payload in ("b'x' * 16 + b'{}'", "bytes(16) + b'{}'", "b''", "token()[:15]"):
-            result = supervisor.run(f"for _ in range(1000): write({kind:d}, {payload})\nprint('on')")
-            assert (result.lost, result.text) == (None, "on\n"), payload
+_UNUSUAL = [
+    pytest.param(kind, payload, marks=pytest.mark.long)
+    for kind in (Kind.CALL, Kind.CANCEL)
+    for payload in ("bytes(16) + b'{}'", "b''")
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (Kind.CALL, "b'x' * 16 + b'{}'"),
+        (Kind.CANCEL, "token()[:15]"),
+        pytest.param(Kind.CALL, "token()[:15]", marks=pytest.mark.long),
+        pytest.param(Kind.CANCEL, "b'x' * 16 + b'{}'", marks=pytest.mark.long),
+        *_UNUSUAL,
+    ],
+)
+def test_calls_with_another_token_are_dropped(supervisor: Supervised, kind: Kind, payload: str) -> None:
+    result = supervisor.run(f"for _ in range(1000): write({kind:d}, {payload})\nprint('on')")
+    assert (result.lost, result.text) == (None, "on\n")
 
 
 def test_a_call_that_is_too_large_ends_the_interpreter(supervisor: Supervised) -> None:

@@ -143,9 +143,17 @@ FULL = "try: {fork}\n  except OSError: os.write(1, b'fork')"
     ("code", "language"),
     [
         (f"import os\nwhile True:\n  {FULL.format(fork='os.fork()')}", "python"),
-        (f"import os\nwhile True:\n  {FULL.format(fork='os.fork() or os.setsid()')}", "python"),
-        ("f() { f | f & }; f; sleep 600", "bash"),
-        ("f() { setsid sh -c 'while :; do sleep 0.01 & done' & }; f; f; f; sleep 600", "sh"),
+        pytest.param(
+            f"import os\nwhile True:\n  {FULL.format(fork='os.fork() or os.setsid()')}",
+            "python",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("f() { f | f & }; f; sleep 600", "bash", marks=pytest.mark.long),
+        pytest.param(
+            "f() { setsid sh -c 'while :; do sleep 0.01 & done' & }; f; f; f; sleep 600",
+            "sh",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["forks", "detached forks", "shell", "detached shells"],
 )
@@ -162,6 +170,7 @@ def test_a_fork_bomb_loses(in_container: Supervised, code: str, language: str) -
     assert one.run("x", "python").report is not None
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_an_interrupted_fork_bomb_loses(in_container: Supervised) -> None:
     code = """
@@ -193,6 +202,7 @@ def test_an_interrupted_fork_bomb_loses(in_container: Supervised) -> None:
     wait_for(is_alone)
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_a_process_that_hops_from_fork_to_fork_does_not_outlive_its_block(in_container: Supervised) -> None:
     # each one forks and ends, so that none is there for long enough to be found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Generator
@@ -14,8 +15,6 @@ from support.supervisor import Supervised, in_docker, supervised
 from codeact_team.sandbox.system.framing import frame
 from codeact_team.session.protocol import RUN_HEAD, Kind
 
-pytestmark = pytest.mark.docker
-
 # of the interpreter, and of what it was forked from
 PROCESSES = """
 import os
@@ -24,10 +23,22 @@ print(os.getpid(), *sorted({int(child) for child in children} - {os.getpid()}))
 """
 
 
+@pytest.fixture(params=["plain", pytest.param("container", marks=[pytest.mark.docker, pytest.mark.long])])
+def container(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    """The name of the container that a supervisor runs in, if it runs in one."""
+    return None if request.param == "plain" else f"zygote-{tmp_path.name}-{os.getpid()}"
+
+
 @pytest.fixture
-def fresh(tmp_path: Path) -> Generator[Supervised]:
-    """One in a container of its own."""
-    with supervised(tmp_path, prefix=in_docker(), python="python3") as one:
+def fresh(container: str | None, tmp_path: Path) -> Generator[Supervised]:
+    """One that has run nothing."""
+    if container is None:
+        with supervised(tmp_path) as one:
+            yield one
+        return
+    prefix = [*in_docker()]
+    prefix[2:2] = ["--name", container]
+    with supervised(tmp_path, prefix=prefix, python="python3") as one:
         yield one
 
 
@@ -92,24 +103,24 @@ def test_a_setup_that_cannot_be_forked_runs_anew_in_each_interpreter(fresh: Supe
         one.restart()
 
 
-def test_a_zygote_that_dies_is_replaced(tmp_path: Path) -> None:
-    # it can be killed from outside the container only, as by the memory limit
-    name = f"zygote-{tmp_path.name}-{os.getpid()}"
-    prefix = [*in_docker()]
-    prefix[2:2] = ["--name", name]
-    with supervised(tmp_path, prefix=prefix, python="python3") as one:
-        set_up(one, "made = []")
-        interpreter, zygote = processes(one)
-        subprocess.run(["docker", "exec", name, "sh", "-c", f"kill -9 {zygote}"], check=True)
-        # the living one goes on; what follows it is told to be new, and has what the host makes anew
-        assert one.run("made.append(1); print(made)").text == "[1]\n"
-        assert one.run("import os; os._exit(1)").loss
-        set_up(one, "made = []")
-        assert one.run("print(made)").text == "[]\n"
-        # nothing is left running that could reach another one
-        one.restart()
-        set_up(one, "made = []")
-        assert interpreter not in processes(one)
+def test_a_zygote_that_dies_is_replaced(fresh: Supervised, container: str | None) -> None:
+    one = fresh
+    set_up(one, "made = []")
+    interpreter, zygote = processes(one)
+    # it can be killed from outside the sandbox only, as by the memory limit
+    if container is None:
+        os.kill(zygote, signal.SIGKILL)
+    else:
+        subprocess.run(["docker", "exec", container, "sh", "-c", f"kill -9 {zygote}"], check=True)
+    # the living one goes on; what follows it is told to be new, and has what the host makes anew
+    assert one.run("made.append(1); print(made)").text == "[1]\n"
+    assert one.run("import os; os._exit(1)").loss
+    set_up(one, "made = []")
+    assert one.run("print(made)").text == "[]\n"
+    # nothing is left running that could reach another one
+    one.restart()
+    set_up(one, "made = []")
+    assert interpreter not in processes(one)
 
 
 def test_interpreters_that_are_forked_are_as_any_other(fresh: Supervised) -> None:

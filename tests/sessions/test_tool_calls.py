@@ -358,14 +358,14 @@ async def test_answers_that_are_not_taken_hold_further_calls_back() -> None:
     tools = Offered(much=much, max_parallel=2)
     async with called(tools) as (calls, answers):
         answers.open.clear()
-        for number in range(12):
+        for number in range(8):
             calls.take(call(number, "much"))
         await until(lambda: len(tools.began) >= 5)
         await asyncio.sleep(0.05)
         # one on its way, and as much as the largest answer and those that were begun before
         assert len(tools.began) <= 6
         answers.open.set()
-        await answers.expect(12)
+        await answers.expect(8)
 
 
 @pytest.mark.parametrize(

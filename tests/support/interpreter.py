@@ -20,7 +20,7 @@ from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
 from codeact_team.session.protocol import FROM_INTERPRETER, LAUNCHER, RUN_HEAD, TOKEN_BYTES, Kind
 
-_TIMEOUT = 60.0
+_TIMEOUT = 30.0
 """Seconds after which a test fails; nothing here takes a tenth of it."""
 
 
@@ -114,6 +114,8 @@ class RunningInterpreter:
         self.unanswered_calls: deque[Call] = deque()
         self.cancelled: list[int] = []
         self.blocks = 0
+        self.in_a_block = False
+        """Whether one was begun whose end has not come."""
         self._written = b""
         self._token = b""
         self._ended = False
@@ -151,6 +153,7 @@ class RunningInterpreter:
 
     def start(self, code: str) -> None:
         self.blocks += 1
+        self.in_a_block = True
         self._token = os.urandom(TOKEN_BYTES)
         self._written = b""
         self.unanswered_calls.clear()
@@ -185,6 +188,7 @@ class RunningInterpreter:
         while True:
             kind, payload = self._next_frame()
             if kind == Kind.REPORT:
+                self.in_a_block = False
                 said = json.loads(payload[1:] or b"{}")
                 least = {"exit_code": payload[0], "names": list[Any](), "omitted_names": 0, "denied": False}
                 report: dict[str, Any] = {**least, **said}

@@ -144,7 +144,7 @@ class Supervised:
         return output
 
     def result(self) -> Result:
-        output, artifacts = b"", list[tuple[dict[str, Any], bytes]]()
+        output, artifacts = bytearray(), list[tuple[dict[str, Any], bytes]]()
         while True:
             kind, payload = self.receive()
             if kind == Kind.OUTPUT:
@@ -159,7 +159,7 @@ class Supervised:
                     self.interpreter = account.present
                 report = account.read_report()
                 output += account.output
-                return Result(account, report and report.model_dump(), output, artifacts)
+                return Result(account, report and report.model_dump(), bytes(output), artifacts)
 
     def run(self, code: str, language: str = "python") -> Result:
         self.start(code, language)
@@ -304,6 +304,10 @@ class SharedSupervisor:
             try:
                 self._supervisor.begin_anew()
             except (Ended, OSError):
+                self.close()
+            except AssertionError:
+                # it hangs, and would do so at its end
+                self._supervisor.process.kill()
                 self.close()
         self._clear_workspace()
         if self._supervisor is None:
