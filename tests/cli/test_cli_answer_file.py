@@ -6,7 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
-from support.command_line import ACCEPT, CODE, CONFINED, NO_HTTP_RETRIES, codeact_team, run_team, talker
+from support.command_line import (
+    ACCEPT,
+    CODE,
+    CONFINED,
+    NO_HTTP_RETRIES,
+    codeact_team,
+    run_code,
+    run_team,
+    talker,
+)
 from support.openai_server import Json, ScriptedServer, Text
 
 ANSWER = {**ACCEPT, "answer": "It is 42: \ud83d\ude00."}
@@ -63,18 +72,8 @@ def test_a_link_that_code_has_put_in_the_file_s_place_is_not_followed(tmp_path: 
         "import os\nos.remove('sub/answer.txt')\nos.symlink('../../victim', 'sub/answer.txt')\n"
         "os.rename('sub', 'moved')\nos.symlink('..', 'sub')\nprint('done')"
     )
-    confined = (
-        "config.participants.executor.config.code_executor={provider: codeact_team."
-        "ConfinedCommandLineCodeExecutor, config: {confinement: best_effort, work_dir: work}}"
-    )
-    with ScriptedServer.in_thread([Text(f"```python\n{plant}\n```"), Json(ANSWER)]) as server:
-        result = run_team(
-            server.base_url,
-            *("A task", "-o", "work/sub/answer.txt"),
-            cwd=tmp_path,
-            overrides=[confined, NO_HTTP_RETRIES],
-        )
-    assert (result.returncode, "It is 42: \U0001f600.\n" in result.stdout) == (2, True), result.stderr
+    result = run_code(plant, "-o", "work/sub/answer.txt", cwd=tmp_path, work_dir="work")
+    assert (result.returncode, "done\n" in result.stdout) == (2, True), result.stderr
     assert (
         "error: the answer cannot be written to work/sub/answer.txt: work/sub is a link to .."
         in result.stderr

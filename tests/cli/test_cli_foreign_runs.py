@@ -77,7 +77,7 @@ def test_each_variable_that_its_config_refers_to_is_given_by_its_name(tmp_path: 
         assert ("the environment variable MY_WORD is not set" in " ".join(terminal.text.split())) != allowed
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_server_that_its_config_names_gets_a_key_of_this_machine_only_if_that_is_given(
     tmp_path: Path, allowed: bool
 ) -> None:

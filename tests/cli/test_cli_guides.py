@@ -48,6 +48,7 @@ def test_a_link_to_a_file_that_is_no_guide_becomes_its_path(tmp_path: Path) -> N
     assert "code (`examples/approval.py`)" in printed
 
 
+@pytest.mark.long
 def test_the_lines_of_a_paragraph_are_filled_on_a_terminal_of_any_width(tmp_path: Path) -> None:
     with on_a_terminal("help", "approval", cwd=tmp_path) as terminal:
         assert terminal.end() == 0

@@ -8,8 +8,6 @@ from support.command_line import (
     ACCEPT,
     CODE,
     CONFINED,
-    FAILS,
-    RETRY,
     codeact_team,
     local_model,
     run_team,
@@ -21,7 +19,7 @@ ANSWER = {**ACCEPT, "answer": "It is 42."}
 
 
 def test_an_accepted_answer_is_all_of_the_output(tmp_path: Path):
-    with ScriptedServer.in_thread([Text(FAILS), Json(RETRY), Text(CODE), Json(ANSWER)]) as server:
+    with ScriptedServer.in_thread([Text(CODE), Json(ANSWER)]) as server:
         result = run_team(server.base_url, "A task", "--quiet", "-o", "answer.txt", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "It is 42.\n"

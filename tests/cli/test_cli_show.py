@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.command_line import COMMAND, codeact_team, environment, in_this_process, lines
+from support.command_line import COMMAND, codeact_team, environment, in_this_process, lines, run_code
 from support.fork_server import start
 from support.openai_server import ScriptedServer, Text
 from support.recorded import recorder, result
@@ -32,10 +32,12 @@ def test_a_run_is_shown_as_it_looked(config: str, tmp_path: Path):
 
 
 def test_programs_get_the_events_of_a_run_but_for_pieces(tmp_path: Path):
-    ran = codeact_team("run", "quickstart", "--json", cwd=tmp_path)
+    ran = run_code("print(6 * 7)", "--json", cwd=tmp_path)
     shown = codeact_team("show", "last", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     told = [event for event in lines(ran.stdout) if event["type"] not in PIECES]
+    assert ran.returncode == 0, ran.stderr
+    assert len(told) < len(lines(ran.stdout))
     assert lines(shown.stdout) == told
 
 

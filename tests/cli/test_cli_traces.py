@@ -75,7 +75,7 @@ config:
 """
 
 
-@pytest.mark.parametrize("contents", ["", "span_only"])
+@pytest.mark.parametrize("contents", [pytest.param("", marks=pytest.mark.long), "span_only"])
 def test_messages_are_in_spans_on_request_only_and_once_and_never_a_credential(tmp_path: Path, contents: str):
     (tmp_path / "team.yaml").write_text(TEAM)
     variables = {CONTENTS: contents, "SHOP_PASSWORD": "correct-horse"}

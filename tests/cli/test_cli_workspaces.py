@@ -8,13 +8,18 @@ import subprocess
 import time
 from pathlib import Path
 
-from support.command_line import COMMAND, codeact_team, environment, lines, set_all
+import pytest
+from support.command_line import COMMAND, codeact_team, environment, lines, run_code, set_all
 from support.fork_server import start
 from support.openai_server import ScriptedServer, Slow, Text
 from test_cli_interrupts import wait_for_request
 
 CONFINED = "config.code_executor={provider: codeact_team.ConfinedSessionCodeExecutor, config: {confinement: best_effort}}"
 IN_CODING = f"{CONFINED[:-2]}, work_dir: coding}}}}"
+
+
+# but for the code itself, which is a file there as well
+LIST = "import glob\nprint('there:', sorted({*glob.glob('*')} - {*glob.glob('tmp_code_*')}))"
 
 
 def python(code: str) -> Text:
@@ -37,15 +42,11 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in workspaces.rglob("*") if path.is_file())
 
 
-LIST = python("import glob\nprint('there:', sorted(glob.glob('*')))")
-
-
 def test_a_run_finds_and_delivers_no_files_of_an_earlier_one(tmp_path: Path):
     (tmp_path / "sales.csv").write_text("north,1\n")
-    spoil = python("open('sales.csv', 'w').write('spoilt')\nopen('a.txt', 'w').close()")
-    with ScriptedServer.in_thread([spoil, Text("Done."), LIST, Text("Done.")]) as server:
-        first = run(server, tmp_path, "--data", "sales.csv", "--json")
-        second = run(server, tmp_path, "--data", "sales.csv", "--json", "--out", "out")
+    spoil = "open('sales.csv', 'w').write('spoilt')\nopen('a.txt', 'w').close()"
+    first = run_code(spoil, "--data", "sales.csv", "--json", cwd=tmp_path)
+    second = run_code(LIST, "--data", "sales.csv", "--json", "--out", "out", cwd=tmp_path)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert "there: ['sales.csv']" in second.stdout
     assert [file["path"] for file in lines(first.stdout)[-1]["files"]] == ["a.txt", "sales.csv"]
@@ -56,20 +57,18 @@ def test_a_run_finds_and_delivers_no_files_of_an_earlier_one(tmp_path: Path):
 
 def test_a_run_may_begin_with_the_files_of_an_earlier_one_but_not_with_what_its_links_lead_to(tmp_path: Path):
     (tmp_path / "secret.txt").write_text("secret")
-    make = python(
+    make = (
         f"import os\nopen('a.txt', 'w').write('a')\nos.mkdir('d')\nopen('d/b.txt', 'w').close()\n"
         f"open('.hidden', 'w').close()\nos.symlink({str(tmp_path / 'secret.txt')!r}, 'link.txt')"
     )
-    with ScriptedServer.in_thread([make, Text("Done."), LIST, Text("Done.")]) as server:
-        assert run(server, tmp_path).returncode == 0
-        second = run(server, tmp_path, "--continue-in", "last")
+    assert run_code(make, cwd=tmp_path).returncode == 0
+    second = run_code(LIST, "--continue-in", "last", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert "there: ['a.txt', 'd']" in second.stdout
 
 
 def test_what_a_pruned_run_has_made_goes_with_it(tmp_path: Path):
-    with ScriptedServer.in_thread([python("open('a.txt', 'w').close()"), Text("Done.")]) as server:
-        assert run(server, tmp_path).returncode == 0
+    assert run_code("open('a.txt', 'w').close()", cwd=tmp_path).returncode == 0
     assert files(tmp_path) == ["a.txt"]
     assert codeact_team("runs", "--older-than", "0", "--prune", cwd=tmp_path).returncode == 0
     assert files(tmp_path) == []
@@ -78,7 +77,7 @@ def test_what_a_pruned_run_has_made_goes_with_it(tmp_path: Path):
 def test_a_work_dir_that_another_run_uses_is_refused_with_the_way_out(tmp_path: Path):
     command = [*COMMAND[1:], "run", "codeact", "Go.", *set_all([IN_CODING])]
     with (
-        ScriptedServer.in_thread([Slow(60, Text("late")), LIST, Text("Done.")]) as server,
+        ScriptedServer.in_thread([Slow(60, Text("late")), python(LIST), Text("Done.")]) as server,
         start(
             command, cwd=tmp_path, environment=environment(**keys(server)), stdin=subprocess.DEVNULL
         ) as process,
@@ -97,10 +96,11 @@ def test_a_work_dir_that_another_run_uses_is_refused_with_the_way_out(tmp_path: 
     assert own.returncode == 0, own.stderr
 
 
+@pytest.mark.long
 def test_what_a_killed_run_has_made_is_there_when_it_is_resumed_and_counts_as_made(tmp_path: Path):
     make = python("open('a.txt', 'w').write('a')\nopen('large.bin', 'wb').truncate(65 << 20)")
     command = [*COMMAND[1:], "run", "codeact", "Go.", *set_all([CONFINED])]
-    with ScriptedServer.in_thread([make, Slow(60, Text("late")), LIST, Text("Done.")]) as server:
+    with ScriptedServer.in_thread([make, Slow(60, Text("late")), python(LIST), Text("Done.")]) as server:
         with start(
             command, cwd=tmp_path, environment=environment(**keys(server)), stdin=subprocess.DEVNULL
         ) as process:

@@ -81,6 +81,20 @@ def run_team(
     )
 
 
+def run_code(
+    code: str, *arguments: str, cwd: Path, work_dir: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run code that is the task of the shipped executor: accepted if it works, with what it prints for an answer.
+
+    It needs no model, no session and no agents beside it, which would take longer than all else.
+    """
+    settings = json.dumps({"confinement": "best_effort", "work_dir": work_dir})
+    provider = "codeact_team.ConfinedCommandLineCodeExecutor"
+    confined = f"config.code_executor={{provider: {provider}, config: {settings}}}"
+    task = f"```python\n{code}\n```"
+    return codeact_team("run", "executor", task, *arguments, "-s", confined, cwd=cwd, **variables)
+
+
 def talker(folder: Path, answers: Sequence[str] = ()) -> str:
     """A config for an agent that only talks, and needs no sandbox.
 
