@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -65,6 +64,33 @@ class Point(NamedTuple):
     y: int
 
 
+class Scalar:
+    """As those of numpy, and what is like it."""
+
+    dtype = "a type"
+    shape = ()
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def item(self) -> object:
+        return self._value
+
+    def tolist(self) -> object:
+        return self._value
+
+
+class Endless(Scalar):
+    """As numpy's ``longdouble``, which no type of Python holds."""
+
+    def item(self) -> object:
+        return self
+
+
+class Array(Scalar):
+    shape = (3,)
+
+
 _CONVERTED: list[tuple[Any, Any]] = [
     ((1, 2), [1, 2]),
     (Point(1, 2), [1, 2]),
@@ -78,19 +104,24 @@ _CONVERTED: list[tuple[Any, Any]] = [
     (datetime.date(2026, 11, 20), "2026-11-20"),
     (datetime.datetime(2026, 11, 20, 1, 2, 3, tzinfo=datetime.UTC), "2026-11-20T01:02:03+00:00"),
     (Path("a/b"), "a/b"),
-    (np.int64(7), 7),
-    (np.float32(0.5), 0.5),
-    (np.float64(0.1), 0.1),
-    (np.bool_(True), True),
-    (np.str_("text"), "text"),
-    (np.datetime64("2026-11-20"), "2026-11-20"),
-    (np.array(3), 3),
+    (Scalar(7), 7),
+    (Scalar(datetime.date(2026, 11, 20)), "2026-11-20"),
 ]
 
 
 @pytest.mark.parametrize(("value", "sent"), _CONVERTED)
 def test_values_of_other_types_are_turned_into_those_of_json(value: object, sent: object) -> None:
     assert exactly(json.loads(encoded(plain({"x": [value]})))) == exactly({"x": [sent]})
+
+
+@pytest.mark.long
+def test_values_of_numpy_are_turned_into_those_of_json() -> None:
+    np = pytest.importorskip("numpy")
+    values = [np.int64(7), np.float32(0.5), np.float64(0.1), np.bool_(True), np.str_("text")]
+    values += [np.datetime64("2026-11-20"), np.array(3)]
+    assert exactly(json.loads(encoded(plain({"x": values})))) == exactly(
+        {"x": [7, 0.5, 0.1, True, "text", "2026-11-20", 3]}
+    )
 
 
 def test_a_copy_is_made_of_plain_types_only() -> None:
@@ -124,7 +155,7 @@ def _nested(levels: int) -> list[Any]:
     argvalues=[
         (math.nan, ValueError, "x is nan, which JSON does not have"),
         (-math.inf, ValueError, "x is -inf, which JSON does not have"),
-        (np.float64("nan"), ValueError, "x is nan, which JSON does not have"),
+        (Scalar(math.nan), ValueError, "x is nan, which JSON does not have"),
         ("a\ud800", ValueError, "x has half a character (a surrogate) at index 1"),
         ({"\ud800": 1}, ValueError, "x has half a character (a surrogate) at index 0"),
         (10**4300, ValueError, "x is an integer of more than 4,300 digits"),
@@ -132,12 +163,8 @@ def _nested(levels: int) -> list[Any]:
         ({1: 2, "1": 3}, ValueError, "x has two keys that JSON writes as '1'"),
         ([0, {"a b": [b"data"]}], TypeError, "x[1]['a b'][0] cannot be sent to a tool: it is of type bytes"),
         ({"lines": [1, object()]}, TypeError, "x.lines[1] cannot be sent to a tool: it is of type object"),
-        (
-            np.zeros(3),
-            TypeError,
-            "x cannot be sent to a tool: it is of type numpy.ndarray; its method tolist() makes a list",
-        ),
-        (np.longdouble(1), TypeError, "x cannot be sent to a tool: it is of type numpy.longdouble"),
+        (Array([]), TypeError, f"it is of type {__name__}.Array; its method tolist() makes a list"),
+        (Endless(1), TypeError, f"x cannot be sent to a tool: it is of type {__name__}.Endless"),
         (Line, TypeError, "x cannot be sent to a tool: it is of type type"),
         (range(3), TypeError, "x cannot be sent to a tool: it is of type range"),
         (_cyclic(), ValueError, "x[0].again contains itself"),
@@ -151,6 +178,25 @@ def test_what_cannot_be_sent_is_told_with_its_place(value: object, kind: type[Ex
     assert type(error) is kind
     assert str(error).startswith("search(): ")
     assert words in str(error)
+
+
+@pytest.mark.long
+def test_what_numpy_has_that_cannot_be_sent_is_told() -> None:
+    np = pytest.importorskip("numpy")
+    for value, kind, words in (
+        (np.float64("nan"), ValueError, "x is nan, which JSON does not have"),
+        (
+            np.zeros(3),
+            TypeError,
+            "x cannot be sent to a tool: it is of type numpy.ndarray; its method tolist() makes a list",
+        ),
+        (np.longdouble(1), TypeError, "x cannot be sent to a tool: it is of type numpy.longdouble"),
+    ):
+        with pytest.raises(BadArgument) as caught:
+            plain({"x": value})
+        error = caught.value.error("search", {})
+        assert type(error) is kind
+        assert f"search(): {words}" in str(error)
 
 
 def test_arguments_may_be_nested_a_hundred_deep() -> None:
@@ -176,7 +222,7 @@ def _doubling() -> list[Any]:
         lambda: "x" * MAX_CALL_BYTES,
         lambda: "ä" * (MAX_CALL_BYTES // 2),
         lambda: list(range(200_000)),
-        _doubling,
+        pytest.param(_doubling, marks=pytest.mark.long),
     ],
 )
 def test_too_much_is_refused_with_both_sizes(make: Callable[[], object]) -> None:

@@ -1,14 +1,41 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
-from support.interpreter import RunningInterpreter
+from support.interpreter import RunningInterpreter, SharedInterpreter
 
 from codeact_team.session.protocol import MAX_ARTIFACTS
 
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def shared_with_a_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Generator[SharedInterpreter]:
+    shared = SharedInterpreter(with_a_stand_in(tmp_path_factory.mktemp("stand-in")))
+    yield shared
+    shared.close()
+
+
+def with_a_stand_in(workspace: Path) -> Path:
+    """Put a library that draws nothing in the place of Matplotlib, which takes seconds to import and to draw."""
+    (package := workspace / "matplotlib").mkdir()
+    (package / "__init__.py").write_text("import os\ndef get_backend(): return os.environ['MPLBACKEND']\n")
+    copyfile(Path(__file__).with_name("drawing_stand_in.py"), package / "pyplot.py")
+    return workspace
+
+
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.long)])
+def drawing(request: pytest.FixtureRequest) -> RunningInterpreter:
+    """One that can draw."""
+    if request.param == "real":
+        pytest.importorskip("matplotlib")
+        return request.getfixturevalue("interpreter")
+    shared: SharedInterpreter = request.getfixturevalue("shared_with_a_stand_in")
+    return shared.get()
 
 
 def size_of(png: bytes) -> tuple[int, int]:
@@ -16,33 +43,33 @@ def size_of(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
-def test_open_figures_are_sent_and_closed(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(
+def test_open_figures_are_sent_and_closed(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(
         "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.title('one')\nplt.figure()\n_ = plt.plot([3, 1])"
     )
     assert ran.output == ""
     assert [mime_type for mime_type, _ in ran.artifacts] == ["image/png"] * 2
     assert all(size_of(data)[0] > 100 for _, data in ran.artifacts)
-    ran = interpreter.run("plt.get_fignums()")
+    ran = drawing.run("plt.get_fignums()")
     assert (ran.output, ran.artifacts) == ("[]\n", [])
 
 
-def test_showing_a_figure_warns_of_nothing(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])\nplt.show()")
+def test_showing_a_figure_warns_of_nothing(drawing: RunningInterpreter) -> None:
+    ran = drawing.run("import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])\nplt.show()")
     assert (ran.output, len(ran.artifacts)) == ("", 1)
 
 
 PLOT = "import matplotlib.pyplot as plt\n"
 
 
-def test_a_figure_that_is_closed_after_it_was_shown_is_sent(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\nplt.close()")
+def test_a_figure_that_is_closed_after_it_was_shown_is_sent(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\nplt.close()")
     assert (ran.output, len(ran.artifacts)) == ("", 1)
-    assert interpreter.run("plt.get_fignums()").artifacts == []
+    assert drawing.run("plt.get_fignums()").artifacts == []
 
 
-def test_each_picture_that_is_shown_is_sent_once_and_in_order(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(
+def test_each_picture_that_is_shown_is_sent_once_and_in_order(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(
         f"{PLOT}from matplotlib.pyplot import show\n"
         "for width in (2, 3, 4):\n"
         "    plt.clf()\n"
@@ -79,42 +106,40 @@ def test_each_picture_that_is_shown_is_sent_once_and_in_order(interpreter: Runni
     ],
 )
 def test_a_figure_that_code_has_saved_itself_is_sent_with_the_name_of_its_file(
-    code: str, files: list[str | None], interpreter: RunningInterpreter
+    code: str, files: list[str | None], drawing: RunningInterpreter
 ) -> None:
-    ran = interpreter.run(f"{PLOT}import io, os\nfrom pathlib import Path\n_ = plt.plot([1, 2])\n{code}")
+    ran = drawing.run(f"{PLOT}import io, os\nfrom pathlib import Path\n_ = plt.plot([1, 2])\n{code}")
     assert (ran.output, ran.saved_in) == ("", files)
 
 
-def test_what_was_saved_in_an_earlier_block_is_no_file_of_this_one(interpreter: RunningInterpreter) -> None:
-    assert interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.savefig('growth.png')").saved_in == [
-        "growth.png"
-    ]
-    assert interpreter.run("_ = plt.plot([1, 2])").saved_in == [None]
+def test_what_was_saved_in_an_earlier_block_is_no_file_of_this_one(drawing: RunningInterpreter) -> None:
+    assert drawing.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.savefig('growth.png')").saved_in == ["growth.png"]
+    assert drawing.run("_ = plt.plot([1, 2])").saved_in == [None]
 
 
-def test_what_is_drawn_after_it_was_shown_is_sent_as_well(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\n_ = plt.title('more')")
+def test_what_is_drawn_after_it_was_shown_is_sent_as_well(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\n_ = plt.title('more')")
     assert len(ran.artifacts) == 2
 
 
 def test_figures_that_were_shown_before_an_interrupt_are_not_those_of_the_next_block(
-    interpreter: RunningInterpreter,
+    drawing: RunningInterpreter,
 ) -> None:
-    interpreter.start(
+    drawing.start(
         f"{PLOT}_ = plt.plot([1, 2])\nplt.show()\nplt.close()\nprint('shown', flush=True)\nwhile True: pass"
     )
-    assert interpreter.interrupt_when("shown").exit_code == 130
-    assert interpreter.run("1").artifacts == []
+    assert drawing.interrupt_when("shown").exit_code == 130
+    assert drawing.run("1").artifacts == []
 
 
-def test_what_cannot_be_drawn_is_no_error_of_show(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(f"{PLOT}_ = plt.title('$\\\\frac{{$')\nplt.show()\nprint('on')")
+def test_what_cannot_be_drawn_is_no_error_of_show(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(f"{PLOT}_ = plt.title('$\\\\frac{{$')\nplt.show()\nprint('on')")
     assert ran.exit_code == 0
     assert ran.output.startswith("on\nan artifact (image/png) was left out: ValueError: ")
 
 
-def test_very_many_figures_that_are_shown_are_counted(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(
+def test_very_many_figures_that_are_shown_are_counted(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(
         f"{PLOT}for n in range({MAX_ARTIFACTS + 3}):\n"
         "    plt.figure(figsize=(0.5, 0.5)).text(0, 0, n)\n    plt.show()\n    plt.close()"
     )
@@ -122,8 +147,8 @@ def test_very_many_figures_that_are_shown_are_counted(interpreter: RunningInterp
     assert ran.output == f"3 more artifacts were left out: there are {MAX_ARTIFACTS} already\n"
 
 
-def test_the_library_is_what_it_is_without_the_interpreter(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(
+def test_the_library_is_what_it_is_without_the_interpreter(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(
         f"{PLOT}import inspect, sys\n"
         "print(type(plt.__loader__).__name__, plt.__spec__.loader is plt.__loader__, plt.show.__name__)\n"
         "print('def show' in inspect.getsource(plt))"
@@ -131,39 +156,44 @@ def test_the_library_is_what_it_is_without_the_interpreter(interpreter: RunningI
     assert ran.output == "SourceFileLoader True show\nTrue\n"
 
 
-def test_a_figure_as_the_last_value_is_sent_once(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("import matplotlib.pyplot as plt\nfigure = plt.figure()\nfigure")
+def test_a_figure_as_the_last_value_is_sent_once(drawing: RunningInterpreter) -> None:
+    ran = drawing.run("import matplotlib.pyplot as plt\nfigure = plt.figure()\nfigure")
     assert ran.output == "<Figure size 640x480 with 0 Axes>\n"
     assert len(ran.artifacts) == 1
 
 
-def test_the_backend_that_the_environment_names_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["stand-in", pytest.param("real", marks=pytest.mark.long)])
+def test_the_backend_that_the_environment_names_is_kept(tmp_path: Path, library: str) -> None:
+    if library == "real":
+        pytest.importorskip("matplotlib")
+    else:
+        with_a_stand_in(tmp_path)
     with RunningInterpreter(tmp_path, environment={"MPLBACKEND": "svg"}) as interpreter:
         assert interpreter.run("import matplotlib; matplotlib.get_backend()").output == "'svg'\n"
         assert len(interpreter.run("import matplotlib.pyplot as plt; figure = plt.figure()").artifacts) == 1
 
 
-def test_figures_of_a_block_that_fails_are_sent(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\n1 / 0")
+def test_figures_of_a_block_that_fails_are_sent(drawing: RunningInterpreter) -> None:
+    ran = drawing.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])\n1 / 0")
     assert (ran.exit_code, len(ran.artifacts)) == (1, 1)
 
 
-def test_a_figure_that_cannot_be_drawn_is_told_in_a_line(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run("import matplotlib.pyplot as plt\nplt.figure()\n_ = plt.title('$\\\\frac{$')")
+def test_a_figure_that_cannot_be_drawn_is_told_in_a_line(drawing: RunningInterpreter) -> None:
+    ran = drawing.run("import matplotlib.pyplot as plt\nplt.figure()\n_ = plt.title('$\\\\frac{$')")
     assert (ran.exit_code, ran.artifacts) == (0, [])
     assert ran.output.startswith("an artifact (image/png) was left out: ValueError: ")
     assert len(ran.output.splitlines()) == 1
-    assert interpreter.run("plt.get_fignums()").output == "[]\n"
+    assert drawing.run("plt.get_fignums()").output == "[]\n"
 
 
-def test_there_are_only_so_many(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(
+def test_there_are_only_so_many(drawing: RunningInterpreter) -> None:
+    ran = drawing.run(
         "import warnings, matplotlib.pyplot as plt\nwarnings.simplefilter('ignore')\n"
         f"for _ in range({MAX_ARTIFACTS + 3}):\n    plt.figure(figsize=(0.5, 0.5))"
     )
     assert len(ran.artifacts) == MAX_ARTIFACTS
     assert ran.output == f"3 more artifacts were left out: there are {MAX_ARTIFACTS} already\n"
-    assert interpreter.run("plt.get_fignums()").output == "[]\n"
+    assert drawing.run("plt.get_fignums()").output == "[]\n"
 
 
 def test_a_picture_as_the_last_value_is_sent(interpreter: RunningInterpreter) -> None:
@@ -174,7 +204,9 @@ def test_a_picture_as_the_last_value_is_sent(interpreter: RunningInterpreter) ->
     assert interpreter.run("picture\nNone").artifacts == []
 
 
+@pytest.mark.long
 def test_a_table_as_the_last_value_is_sent(interpreter: RunningInterpreter) -> None:
+    pytest.importorskip("pandas")
     ran = interpreter.run("import pandas as pd\npd.DataFrame({'ä': [1, 2]})")
     assert ran.output == "   ä\n0  1\n1  2\n"
     ((mime_type, data),) = ran.artifacts
@@ -227,7 +259,7 @@ def test_the_largest_artifact_fits(interpreter: RunningInterpreter) -> None:
     "code",
     [
         "class Any:\n    def __getattr__(self, name): return lambda: '<p>'\nAny()",
-        "import pandas as pd\npd.DataFrame",
+        SHOWN.format("return '<p>'").removesuffix("()"),
         "from unittest.mock import MagicMock\nMagicMock()",
     ],
 )
@@ -237,18 +269,16 @@ def test_values_that_answer_to_any_name_show_nothing(interpreter: RunningInterpr
 
 
 def test_a_library_that_is_not_there_to_the_end_is_left_alone(
-    interpreter: RunningInterpreter, tmp_path: Path
+    fresh_interpreter: RunningInterpreter, tmp_path: Path
 ) -> None:
     package = tmp_path / "matplotlib"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "pyplot.py").write_text("")
-    ran = interpreter.run("import matplotlib.pyplot")
+    ran = fresh_interpreter.run("import matplotlib.pyplot")
     assert (ran.exit_code, ran.output) == (0, "")
 
 
-def test_artifacts_come_with_the_shared_token_before_the_report(interpreter: RunningInterpreter) -> None:
-    ran = interpreter.run(
-        "import matplotlib.pyplot as plt\n_ = plt.figure()\n" + SHOWN.format("return '<p>'")
-    )
+def test_artifacts_come_with_the_shared_token_before_the_report(drawing: RunningInterpreter) -> None:
+    ran = drawing.run("import matplotlib.pyplot as plt\n_ = plt.figure()\n" + SHOWN.format("return '<p>'"))
     assert [mime_type for mime_type, _ in ran.artifacts] == ["image/png", "text/html"]

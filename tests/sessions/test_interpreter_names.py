@@ -142,7 +142,32 @@ def test_a_replaced_value_is_not_kept_alive(interpreter: RunningInterpreter) -> 
     assert interpreter.run("a = None\nprint('after')").output == "gone\nafter\n"
 
 
+def test_values_of_libraries_that_are_known_are_told_with_their_shape(
+    interpreter: RunningInterpreter,
+) -> None:
+    code = (
+        "import sys, types\nclass Array:\n    __module__ = 'numpy'\n    def __init__(self, *shape): self.shape = shape\n"
+        "    def __repr__(self): exit(9)\n"
+        "sys.modules['numpy'] = types.ModuleType('numpy')\n"
+        "sys.modules['numpy'].Array = Array\n"
+        "class Other:\n    __module__, shape = 'elsewhere', (1,)\n"
+        "a, v, s, odd, other = Array(3, 4), Array(5), Array(), Array('x'), Other()\n"
+        "odd_shape = Array()\nodd_shape.shape = 7\nbroken = Array()\ndel broken.shape"
+    )
+    names = interpreter.run(code).names
+    told = {name: names[name]["size"] for name in ("a", "v", "s", "odd", "other", "odd_shape", "broken")}
+    assert told == {
+        **{"a": "(3, 4)", "v": "(5,)"},
+        **dict.fromkeys(("s", "odd", "other", "odd_shape", "broken")),
+    }
+    # one that only claims to be from there
+    interpreter.run("del sys.modules['numpy']")
+    assert interpreter.run("b = Array(3, 4)").names["b"]["size"] is None
+
+
+@pytest.mark.long
 def test_arrays_and_tables_are_told_with_their_shape(interpreter: RunningInterpreter) -> None:
+    pytest.importorskip("pandas")
     names = interpreter.run(
         "import numpy as np, pandas as pd\na = np.zeros((3, 4))\nv = np.zeros(5)\ns = np.float64(2)\n"
         "d = pd.DataFrame({'x': [1, 2], 'y': [3, 4]})\nc = d['x']"

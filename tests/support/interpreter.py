@@ -23,6 +23,9 @@ from codeact_team.session.protocol import FROM_INTERPRETER, LAUNCHER, RUN_HEAD, 
 _TIMEOUT = 30.0
 """Seconds after which a test fails; nothing here takes a tenth of it."""
 
+_BEGIN = "_at_first = {*globals(), '_at_first', '_name', 'tools'}"
+_FORGET = "for _name in {*globals()} - _at_first: del globals()[_name]"
+
 
 @dataclass
 class Ran:
@@ -303,3 +306,32 @@ class RunningInterpreter:
             if not data:
                 os.close(self._output)
                 self._output = -1
+
+
+class SharedInterpreter:
+    """An interpreter for the tests of a module, one after the other: each begins without variables and with block 1."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = workspace
+        self._running: RunningInterpreter | None = None
+
+    def get(self) -> RunningInterpreter:
+        if self._running is not None and self._running.in_a_block:
+            # a test has failed meanwhile; it may have hung, and the next would hang as well
+            self.close()
+        if self._running is not None:
+            try:
+                self._running.run(_FORGET)
+                self._running.blocks = 0
+            except (AssertionError, Gone, OSError):
+                self.close()
+        if self._running is None:
+            self._running = RunningInterpreter(self._workspace)
+            self._running.run(_BEGIN)
+            self._running.blocks = 0
+        return self._running
+
+    def close(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
