@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import warnings
+from pathlib import Path
 from typing import Any
 
 
@@ -44,9 +45,8 @@ class Figure:
         if hasattr(fname, "write"):
             fname.write(picture)
             return
-        path: str = os.fspath(fname)
-        with open(path if os.path.splitext(path)[1] else f"{path}.png", "wb") as file:
-            file.write(picture)
+        path = Path(fname)
+        (path if path.suffix else path.with_suffix(".png")).write_bytes(picture)
 
     def _pixels(self) -> tuple[int, int]:
         width, height = self._size

@@ -113,7 +113,13 @@ def test_no_answer_after_the_end_spoils_what_is_asked_for_next(supervisor: Super
     assert supervisor.get("x") == b"data"
 
 
-@pytest.mark.parametrize(("count", "size"), [(4000, 100), (6, MAX_ANSWER_BYTES)], ids=["many", "large"])
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        pytest.param(4000, 100, id="many"),
+        pytest.param(6, MAX_ANSWER_BYTES, id="large", marks=pytest.mark.long),
+    ],
+)
 def test_answers_that_are_never_read_cost_the_interpreter(
     supervisor: Supervised, count: int, size: int
 ) -> None:

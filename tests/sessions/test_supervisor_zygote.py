@@ -85,11 +85,13 @@ def test_a_setup_that_is_known_does_not_run_again(fresh: Supervised) -> None:
 @pytest.mark.parametrize(
     "setup",
     [
-        "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); x = 1",
-        "file = open('kept', 'w'); x = 1",
-        "import socket; pair = socket.socketpair(); x = 1",
+        pytest.param(
+            "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); x = 1",
+            id="thread",
+        ),
+        pytest.param("file = open('kept', 'w'); x = 1", id="file"),
+        pytest.param("import socket; pair = socket.socketpair(); x = 1", id="socket", marks=pytest.mark.long),
     ],
-    ids=["thread", "file", "socket"],
 )
 def test_a_setup_that_cannot_be_forked_runs_anew_in_each_interpreter(fresh: Supervised, setup: str) -> None:
     one = fresh
