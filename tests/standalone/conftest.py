@@ -8,10 +8,12 @@ from support.executing import why_not_confined
 
 from codeact_team import AsyncSandbox, SyncSandbox, open_sandbox
 
+DOCKER_TOO = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long])
 
-@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "confined"])
+
+@pytest.fixture(params=[DOCKER_TOO, "confined"])
 def kind(request: pytest.FixtureRequest) -> Generator[SandboxKind]:
-    """Each kind of sandbox in turn. Afterwards nothing of it is left running."""
+    """Each kind of sandbox in turn, Docker in long tests where they do not ask for it. Afterwards nothing of it is left running."""
     if request.param == "confined" and (reason := why_not_confined()) is not None:
         pytest.skip(reason)
     before = held(request.param)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import pytest
 from support.executing import KINDS
 
 from codeact_team import AsyncSandbox
 
 SandboxKind = Literal["docker", "confined"]
+
+
+each_kind = pytest.mark.parametrize(
+    "kind", [pytest.param("docker", marks=pytest.mark.docker), "confined"], indirect=True
+)
+"""For a usual test in which the kinds of sandboxes differ."""
 
 
 def held(kind: SandboxKind) -> set[str]:

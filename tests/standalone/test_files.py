@@ -7,11 +7,12 @@ import re
 from pathlib import PurePosixPath
 
 import pytest
-from standalone_sandbox import output
+from standalone_sandbox import each_kind, output
 
 from codeact_team import AsyncSandbox, SettingError
 
 
+@each_kind
 async def test_files_of_the_workspace(sandbox: AsyncSandbox) -> None:
     await sandbox.put("notes/plan.txt", "grüße")
     await sandbox.put(PurePosixPath("data.bin"), b"\0\xff")
@@ -27,7 +28,7 @@ async def test_files_of_the_workspace(sandbox: AsyncSandbox) -> None:
         await sandbox.get("data.bin", limit=1)
 
 
-@pytest.mark.parametrize("place", ["/tmp", "workspace"])
+@pytest.mark.parametrize("place", ["/tmp", pytest.param("workspace", marks=pytest.mark.long)])
 async def test_a_file_by_its_absolute_path(sandbox: AsyncSandbox, place: str) -> None:
     above = sandbox.workspace_path if place == "workspace" else place
     path = f"{above}/a b/ü: Is a directory/-n"
@@ -39,6 +40,7 @@ async def test_a_file_by_its_absolute_path(sandbox: AsyncSandbox, place: str) ->
     assert await sandbox.get(PurePosixPath(path)) == "grüße".encode()
 
 
+@pytest.mark.long
 async def test_a_large_file(sandbox: AsyncSandbox) -> None:
     path, data = f"{sandbox.workspace_path}/large", bytes(range(256)) * (1 << 17)
     await sandbox.put(path, data)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from autogen_core.tools import FunctionTool
 from pydantic import JsonValue
-from standalone_sandbox import output
+from standalone_sandbox import each_kind, output
 
 from codeact_team import AsyncSandbox, CallOutcome, Outcome, SettingError
 from codeact_team.core.execution import CallAnswer, HostTools
@@ -28,6 +28,7 @@ async def stock(article: str) -> int:
     return len(article)
 
 
+@each_kind
 async def test_variables_live_on_and_a_failure_is_a_result(sandbox: AsyncSandbox) -> None:
     await output(sandbox, "total = 55")
     failed = await sandbox.run_python("1 / 0")
@@ -54,6 +55,7 @@ async def test_an_error_of_a_function_is_an_error_in_the_code(sandbox: AsyncSand
     assert await output(sandbox, code, tools=[price]) == "KeyError: 'nut'\n"
 
 
+@pytest.mark.long
 async def test_calls_are_limited_by_the_time_of_the_code_only(sandbox: AsyncSandbox) -> None:
     code = "sum(tools.price('bolt') for _ in range(1500))"
     assert await output(sandbox, code, tools=[price]) == "750.0\n"
@@ -94,10 +96,10 @@ async def test_an_object_may_make_the_calls_itself(sandbox: AsyncSandbox) -> Non
 @pytest.mark.parametrize(
     ("tools", "problem"),
     [
-        (price, "tools: a list or a mapping is expected, not function"),
+        pytest.param(price, "tools: a list or a mapping is expected, not function", marks=pytest.mark.long),
         ([print], "tools: <built-in function print> is no function"),
         ({"cost": FunctionTool(price, description="")}, "tools: 'cost' is given for a tool that is called 'price'"),
-        ([price, price], "tools: there are two tools 'price'"),
+        pytest.param([price, price], "tools: there are two tools 'price'", marks=pytest.mark.long),
     ],
 )  # fmt: skip
 async def test_what_is_no_tool_is_refused(sandbox: AsyncSandbox, tools: Any, problem: str) -> None:
@@ -135,7 +137,9 @@ async def test_output_comes_as_it_is_written_to_a_function_or_a_coroutine_functi
     assert threading.current_thread() not in threads
 
 
-@pytest.mark.parametrize("error", [OSError("full"), SystemExit(3), StopIteration()])
+@pytest.mark.parametrize(
+    "error", [OSError("full"), SystemExit(3), pytest.param(StopIteration(), marks=pytest.mark.long)]
+)
 async def test_what_a_callback_raises_stops_the_code(sandbox: AsyncSandbox, error: BaseException) -> None:
     def refuse(_: str) -> None:
         raise error
@@ -147,7 +151,7 @@ async def test_what_a_callback_raises_stops_the_code(sandbox: AsyncSandbox, erro
 
 async def test_code_may_have_less_time_than_the_setting_says(sandbox: AsyncSandbox) -> None:
     await output(sandbox, "kept = 1")
-    result = await sandbox.run_python("while True: pass", timeout=0.5)
+    result = await sandbox.run_python("import time\ntime.sleep(60)", timeout=0.5)
     assert (result.outcome, result.limit) == (Outcome.TIMED_OUT, "time (timeout: 0.5)")
     assert await output(sandbox, "kept") == "1\n"
     with pytest.raises(SettingError, match=r"^timeout is -1: "):

@@ -8,11 +8,12 @@ import subprocess
 from collections.abc import AsyncGenerator
 
 import pytest
-from standalone_sandbox import SandboxKind, output
+from standalone_sandbox import SandboxKind, each_kind, output
 
 from codeact_team import AsyncSandbox, ProcessResult, SandboxError, SyncSandbox, TerminalSize, open_sandbox
 
 
+@each_kind
 async def test_a_program_runs_in_the_workspace(sandbox: AsyncSandbox) -> None:
     await output(sandbox, "open('file', 'w').write('content')")
     result = await sandbox.run(["sh", "-c", "pwd; cat file; echo $WORD >&2; exit 3"], env={"WORD": "word"})

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from standalone_sandbox import SandboxKind
+from support import fork_server
 
 from codeact_team import AsyncSandbox, SandboxError, SyncSandbox, open_sandbox
 from codeact_team.session.processes import SandboxProcess
@@ -101,6 +104,7 @@ def test_its_thread_ends_with_it(kind: SandboxKind) -> None:
     sandbox.close()
 
 
+Run = Callable[[Path], tuple[bytes, bytes, int]]
 _INTERRUPTED = """
 import os, signal, threading
 import codeact_team
@@ -124,20 +128,38 @@ print(sandbox.run_python("1 + 1").output.strip())
 """
 
 
-def ran(program: str, kind: SandboxKind) -> tuple[str, int]:
-    ended = subprocess.run(
-        [sys.executable, "-c", program.replace("KIND", repr(kind))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "Error" not in ended.stderr, ended.stderr
-    return ended.stdout, ended.returncode
+def started(program: Path) -> tuple[bytes, bytes, int]:
+    """Run a program as everybody does; what it prints, and its exit code."""
+    ended = subprocess.run([sys.executable, program], capture_output=True, timeout=60)
+    return ended.stdout, ended.stderr, ended.returncode
 
 
-def test_an_interrupt_cancels_the_call_and_leaves_the_sandbox_well(kind: SandboxKind) -> None:
-    assert ran(_INTERRUPTED, kind) == ("interrupted 1\n", -signal.SIGINT)
+def forked(program: Path) -> tuple[bytes, bytes, int]:
+    """The same without the time that its imports take."""
+    with fork_server.start([str(program)], cwd=program.parent, environment=os.environ) as process:
+        return *process.communicate(timeout=60), process.wait(60)
 
 
-def test_a_program_that_never_closes_it_ends_all_the_same(kind: SandboxKind) -> None:
-    assert ran(_ABANDONED, kind) == ("2\n", 0)
+each_start = pytest.mark.parametrize("run", [forked, pytest.param(started, marks=pytest.mark.long)])
+
+
+def ran(program: str, kind: SandboxKind, run: Run, folder: Path) -> tuple[str, int]:
+    file = folder / "program.py"
+    file.write_text(program.replace("KIND", repr(kind)))
+    stdout, stderr, code = run(file)
+    assert b"Error" not in stderr, stderr
+    return stdout.decode(), code
+
+
+@each_start
+def test_an_interrupt_cancels_the_call_and_leaves_the_sandbox_well(
+    kind: SandboxKind, run: Run, tmp_path: Path
+) -> None:
+    assert ran(_INTERRUPTED, kind, run, tmp_path) == ("interrupted 1\n", -signal.SIGINT)
+
+
+@each_start
+def test_a_program_that_never_closes_it_ends_all_the_same(
+    kind: SandboxKind, run: Run, tmp_path: Path
+) -> None:
+    assert ran(_ABANDONED, kind, run, tmp_path) == ("2\n", 0)
