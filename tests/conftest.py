@@ -18,10 +18,22 @@ from support.wheels import make_wheel, use_index
 
 pytest_plugins = ["support.forked_workers", "support.processor_time", "support.surroundings"]
 
-_DIRECTORIES = {
-    Path(__file__).with_name(name): mark for name, mark in (("benchmarks", "benchmark"), ("suites", "suites"))
+_UNIMPORTED = {
+    Path(__file__).parent / name: mark
+    for mark, names in {
+        "benchmark": ["benchmarks"],
+        "suites": ["suites"],
+        "long": [
+            "docs/test_picture.py",
+            "docs/test_site.py",
+            "inspect_logs",
+            "pages/test_pages_in_a_browser.py",
+            "test_recipes.py",
+        ],
+    }.items()
+    for name in names
 }
-"""Of which all tests have a mark."""
+"""Where all tests have a mark, by which they are asked for, and which import much or what only an extra installs."""
 
 # each worker would compile all tests anew, and each program of the tests what it imports of the package
 sys.dont_write_bytecode = False
@@ -60,9 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no benchmarks and no suites unless they are asked for."""
-    name = _DIRECTORIES.get(collection_path)
-    return True if name and name not in config.option.markexpr else None
+    mark = _UNIMPORTED.get(collection_path)
+    return True if mark and mark not in config.option.markexpr else None
 
 
 def pytest_collection_finish() -> None:

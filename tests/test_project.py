@@ -121,3 +121,10 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 def test_shell_scripts_have_no_syntax_error(script: Path) -> None:
     shell = script.read_text().startswith("#!/usr/bin/env bash")
     subprocess.run(["bash" if shell else "sh", "-n", script], check=True)
+
+
+def test_every_example_is_tested() -> None:
+    tests = ROOT / "tests"
+    files = [tests / "test_examples.py", *tests.glob("adapters/*.py"), *tests.glob("suites/*.py")]
+    tested = "".join(file.read_text() for file in files)
+    assert all(example.name in tested for example in (ROOT / "examples").glob("*.py"))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 3
 """That one has to touch to add any of these, its test among them."""

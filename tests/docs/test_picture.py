@@ -19,6 +19,8 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 from support.terminal import CTRL_D, ENTER, on_a_terminal
 
+pytestmark = pytest.mark.long
+
 PICTURE = DOCS / "run.svg"
 COLUMNS, LINES = 100, 100
 _CHANGES = re.compile(r"\d+\.\d(?=(?:\s|&#160;)s)")

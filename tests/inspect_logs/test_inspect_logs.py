@@ -50,6 +50,8 @@ from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer
 
+pytestmark = pytest.mark.long
+
 PIXEL_TEXT = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )

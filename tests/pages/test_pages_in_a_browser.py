@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 from shown_runs import Shown, everywhere, session
-from support.browsing import Elsewhere, open_page
+from support.browsing import Elsewhere, chromium, listening, open_page
 
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact
 from codeact_team.runs.pages.page import write_page
+
+pytestmark = pytest.mark.long
 
 BIDI = "admin\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe \x1b[2J\x00"
 HOSTILE = """\
@@ -46,6 +48,18 @@ TABLE = """\
 <tr><td><a href="javascript:alert(1)" target=_blank>North &lt;b&gt;</a></td><td rowspan="99999">1 &#8238;200</td></tr>
 </table></div></section><meta http-equiv=refresh content="0;url=URL/table-refresh"><iframe srcdoc="<script>"></iframe>
 <form action="URL/form"><button>Go</button></form>"""
+
+
+@pytest.fixture
+def browser() -> Generator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def elsewhere() -> Generator[Elsewhere]:
+    with listening() as elsewhere:
+        yield elsewhere
 
 
 def png() -> bytes:
