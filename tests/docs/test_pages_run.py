@@ -18,8 +18,11 @@ _NEEDS_DOCKER = re.compile(
 
 def _parameter(name: str) -> object:
     needs_docker = any(_NEEDS_DOCKER.search(block.text) for block in blocks_of(PAGES[name]))
-    is_short = name in ("README", "tutorial")
-    marks = [*([pytest.mark.docker] if needs_docker else []), *([] if is_short else [pytest.mark.long])]
+    # that of the README installs pandas, and runs in a container
+    marks = [
+        *([pytest.mark.docker] if needs_docker else []),
+        *([pytest.mark.long] if name != "tutorial" else []),
+    ]
     return pytest.param(name, marks=marks)
 
 
