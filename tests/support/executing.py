@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -213,6 +214,19 @@ one_part = usually("confined-session", among=["docker", "confined-session"])
 """The same, where containers are nothing special."""
 one_interpreter = usually("confined-session", among=["confined-session"])
 """For what sessions do alike in every sandbox."""
+
+
+@contextmanager
+def template_kept() -> Generator[None]:
+    """Within it, the process lives that confined sandboxes are forks of: it takes longer to start than they, and ends with the last."""
+    if why_not_confined() is not None:
+        yield
+        return
+    # one of sessions serves others, too
+    executor = KINDS["confined-session"].make()
+    asyncio.run(executor.start())
+    yield
+    asyncio.run(executor.stop())
 
 
 _LANDLOCK_ABI = 2
