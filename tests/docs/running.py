@@ -264,16 +264,18 @@ def _told(page: Path, line: int) -> Generator[None]:
 
 
 def _programs(directory: Path) -> Path:
-    """Programs in front of those of the machine: ours, without the seconds that its imports take; and a pip that installs nothing."""
+    """Programs in front of those of the machine: ours and pytest, without the seconds that imports take; and a pip that installs nothing."""
     folder = directory / ".programs"
     folder.mkdir()
     command = shlex.join(fork_server.forked_by_command("-m", "codeact_team"))
+    options = ("-p", "no:cacheprovider", "-p", "no:asyncio")
+    tests = shlex.join(fork_server.forked_by_command("-m", "pytest", *options))
     for name, script in {
         "pkill": f"kill -9 $(cat {shlex.quote(str(directory / '.terminals'))})",
         "codeact-team": f'exec {command} "$@"',
         "pip": f'exec {shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name("extras.py")))} "$@"',
         "python": f'exec {shlex.quote(sys.executable)} "$@"',
-        "pytest": f'exec {shlex.quote(sys.executable)} -m pytest -p no:cacheprovider -p no:asyncio "$@"',
+        "pytest": f'exec {tests} "$@"',
     }.items():
         program = folder / name
         program.write_text(f"#!/bin/sh\n{script}\n")

@@ -190,7 +190,10 @@ def test_code_is_folded_where_the_model_has_just_written_it():
     assert '<details class="ran"><summary>Ran python, as written above' in page([told, block])
 
 
-@pytest.mark.parametrize("language", ["python", "bash", "json", "diff", "yaml"])
+@pytest.mark.parametrize(
+    "language",
+    ["python", *(pytest.param(name, marks=pytest.mark.long) for name in ("bash", "json", "diff")), "yaml"],
+)
 def test_code_that_takes_a_lexer_a_minute_has_no_colours(language: str):
     hostile = " \n" * 25_000 + "@" * 25_000
     told = page([BlockBegan(span=1, agent="coder", blocks=[Code(language, hostile)])])
