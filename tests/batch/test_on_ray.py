@@ -69,6 +69,7 @@ async def test_tasks_come_to_the_same_on_a_cluster(tmp_path: Path) -> None:
     assert {*processes_below(os.getpid())} <= before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("address", "problem"),
     [

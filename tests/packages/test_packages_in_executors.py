@@ -228,16 +228,19 @@ async def test_the_reader_of_data_is_added_to_the_packages(
     assert notes == [f"added to the packages of the code, to read the data: pyarrow (for {file.path})"]
 
 
+@pytest.mark.parametrize(
+    "names", [["a.parquet"], pytest.param(["a.parquet", "a.xlsx"], marks=pytest.mark.long)]
+)
 async def test_a_reader_that_is_there_or_asked_for_is_not_added(
-    index: Path, layers: Layers, tmp_path: Path
+    index: Path, layers: Layers, tmp_path: Path, names: list[str]
 ) -> None:
     make_wheel(index, "PyArrow")
-    (tmp_path / "a.parquet").write_text("")
-    (tmp_path / "a.xlsx").write_text("")
+    for name in names:
+        (tmp_path / name).write_text("")
     (tmp_path / "all.txt").write_text("PyArrow == 1.0\n")
     asked: list[dict[str, Any]] = [{"packages": ["pyarrow>=1"]}, {"packages_file": tmp_path / "all.txt"}]
     for settings in asked:
-        executor = ConfinedSessionCodeExecutor(data=[tmp_path / "a.parquet", tmp_path / "a.xlsx"], **settings)
+        executor = ConfinedSessionCodeExecutor(data=[tmp_path / name for name in names], **settings)
         await executor.prepare()
         [layer] = layers.all()
         assert {*layer.packages} == {"PyArrow"}, "this Python has openpyxl"
