@@ -25,14 +25,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-import yaml
 from documents import Block, Command, blocks_of, commands_of
+from ruamel.yaml import YAML
 from support import fork_server
 from support.command_line import environment
 from support.openai_server import AnyReply, Asked, HttpError, Json, Slow, Text, Truncated
 from support.terminal import CTRL_C, CTRL_D, ENTER, Terminal, on_a_terminal
 
 REPLIES = Path(__file__).parent / "replies"
+_YAML = cast("Any", YAML(typ="safe", pure=True))
 _TYPED = re.compile(r"^(?P<prompt>>|Allow\? .*>) (?P<keys>.+)$")
 _KEYS = {"^C": CTRL_C, "^D": CTRL_D}
 _EXIT_CODE = re.compile(r" +# exit code (\d+)$")
@@ -49,7 +50,7 @@ def replies_of(page: str) -> list[AnyReply]:
     Where requests come in any order, `asked` says which words the request has that gets it.
     """
     file = REPLIES / f"{page.replace('/', '-')}.yaml"
-    return [_reply(each) for each in yaml.safe_load(file.read_text())] if file.exists() else []
+    return [_reply(each) for each in _YAML.load(file.read_text())] if file.exists() else []
 
 
 def _reply(data: Any) -> AnyReply:
@@ -222,7 +223,7 @@ class PageRun:
         self._printed = reply["printed"]
 
     def _validate(self, text: str) -> None:
-        data = yaml.safe_load(text)
+        data = _YAML.load(text)
         arguments = [f"config.{key}={json.dumps(value)}" for key, value in data.items()]
         if "provider" in data:
             (self._top / "block.yaml").write_text(text)
@@ -268,7 +269,8 @@ def _programs(directory: Path) -> Path:
     folder = directory / ".programs"
     folder.mkdir()
     command = shlex.join(fork_server.forked_by_command("-m", "codeact_team"))
-    options = ("-p", "no:cacheprovider", "-p", "no:asyncio")
+    # what was imported before has no assertions that matter
+    options = ("-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "ignore:Module already imported")
     tests = shlex.join(fork_server.forked_by_command("-m", "pytest", *options))
     for name, script in {
         "pkill": f"kill -9 $(cat {shlex.quote(str(directory / '.terminals'))})",
