@@ -110,15 +110,32 @@ def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> Non
             assert said in result.stderr
 
 
-def test_lines_that_are_broken_for_the_same_reason_are_told_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"expected": 1}, "it has no `text`, which says what to do"),
+        # a checker needs a sandbox
+        pytest.param(
+            {"text": "Go.", "checker": "assert ("},
+            "its `checker` is no Python code, in line 1: '(' was never closed",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_lines_that_are_broken_for_the_same_reason_are_told_together(
+    tmp_path: Path, broken: dict[str, Any], why: str
+) -> None:
     with ScriptedServer.in_thread(at_once) as server:
-        broken = [{"text": "Go.", "checker": "assert ("} for _ in range(5)]
-        result = codeact_team(*prepare(tmp_path, server.base_url, [*numbers(1), *broken]), cwd=tmp_path)
+        tasks = [*numbers(1), *[broken] * 5]
+        arguments = (
+            prepare(tmp_path, server.base_url, tasks)
+            if "checker" in broken
+            else prepare_talk(tmp_path, tasks)
+        )
+        result = codeact_team(*arguments, cwd=tmp_path, **local_model(server.base_url))
     assert result.stderr.count("error:") == 1
     places = "tasks.jsonl:2, tasks.jsonl:3, tasks.jsonl:4 and 2 more are left out"
-    assert (
-        f"error: {places}: its `checker` is no Python code, in line 1: '(' was never closed" in result.stderr
-    )
+    assert f"error: {places}: {why}" in result.stderr
 
 
 def test_a_failure_of_many_tasks_is_explained_once(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
 @pytest.mark.parametrize(
     ("number", "code", "busy"),
     [
-        pytest.param(signal.SIGINT, 130, True, id="INT"),
+        pytest.param(signal.SIGINT, 130, True, id="INT", marks=pytest.mark.long),
         pytest.param(signal.SIGTERM, 143, False, id="TERM"),
         pytest.param(signal.SIGHUP, 129, True, id="HUP", marks=pytest.mark.long),
     ],

@@ -75,6 +75,8 @@ def test_what_has_failed_or_is_undone_or_forgotten_stays_so_when_a_chat_goes_on(
     assert more.stderr.count("nothing to undo") == 1
 
 
+# the tutorial does so among the usual tests
+@pytest.mark.long
 def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(tmp_path: Path):
     replies = [python("x = 41"), Text("It is set."), python("print(x + 1)"), Text("There it is.")]
     with ScriptedServer.in_thread(replies) as server:
@@ -219,9 +221,7 @@ def test_a_chat_is_listed_shown_and_replayed(tmp_path: Path):
 
 
 def test_a_chat_without_a_message_is_not_kept(tmp_path: Path):
-    with ScriptedServer.in_thread([]) as server:
-        command, variables = codeact(server)
-        assert codeact_team(*command, cwd=tmp_path, stdin="/help\n", **variables).returncode == 0
+    assert codeact_team("chat", talker(tmp_path, ["Hi."]), cwd=tmp_path, stdin="/help\n").returncode == 0
     assert kept(tmp_path) == []
     told = codeact_team(*ON, cwd=tmp_path)
     assert told.returncode == 2

@@ -34,6 +34,7 @@ from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.container import LABEL
 from codeact_team.sandbox.docker.engine import connect
 
+ALONE = "config.code_executor={provider: codeact_team.ConfinedCommandLineCodeExecutor, config: {confinement: best_effort}}"
 SLEEPS = "fast asleep"
 """What code prints, in one piece, once it sleeps; the code itself has it in two."""
 
@@ -151,15 +152,8 @@ def test_a_signal_during_execution_stops_the_code_and_is_told_as_the_result_howe
 def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path: Path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    with (
-        ScriptedServer.in_thread([sleeps("60.25")]) as server,
-        on_a_terminal(
-            *("run", "local-model", "A task", "-s", CONFINED),
-            cwd=tmp_path,
-            TMPDIR=str(temporary),
-            **local_model(server.base_url),
-        ) as terminal,
-    ):
+    command = ("run", "executor", sleeps("60.25").text, "-s", ALONE)
+    with on_a_terminal(*command, cwd=tmp_path, TMPDIR=str(temporary)) as terminal:
         terminal.wait_for(SLEEPS)
         assert list(temporary.iterdir())
         terminal.hang_up()

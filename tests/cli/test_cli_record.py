@@ -36,6 +36,7 @@ def recorded(folder: Path) -> RecordedRun:
     return RecordedRun(RunDirectory(run))
 
 
+@pytest.mark.long
 def test_a_run_is_kept_below_the_working_directory_with_all_that_happened(tmp_path: Path) -> None:
     with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:
         result = run_team(server.base_url, "Multiply.", cwd=tmp_path)

@@ -140,6 +140,7 @@ def test_the_task_comes_as_an_argument_on_stdin_or_in_a_file(tmp_path: Path, how
     assert messages(lines(result.stdout))[0]["content"] == "Wörter\nzählen"
 
 
+@pytest.mark.long
 def test_the_quickstart_runs_to_its_accepted_answer_without_anything(tmp_path: Path):
     result = codeact_team("run", "quickstart", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

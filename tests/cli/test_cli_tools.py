@@ -80,9 +80,8 @@ def asked(config: str, folder: Path, *replies: Text) -> Generator[tuple[Terminal
         yield terminal, server
 
 
-@pytest.mark.parametrize(
-    "sandbox", [pytest.param("Docker", marks=[pytest.mark.docker, pytest.mark.long]), "Confined"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("sandbox", [pytest.param("Docker", marks=pytest.mark.docker), "Confined"])
 def test_three_tools_of_an_mcp_server_in_one_block_one_of_them_approved_at_the_terminal(
     sandbox: str, tmp_path: Path
 ):
