@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import sys
 import tempfile
@@ -77,8 +78,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    # Hypothesis finds out which characters there are: here, and not in each worker
+    # what takes long the first time, once for all workers: Hypothesis finds out which characters there are,
     st.text().validate()
+    # and the first model client imports this
+    importlib.import_module("openai.resources.beta")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

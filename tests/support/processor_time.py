@@ -1,4 +1,4 @@
-"""What tests cost: seconds of a processor of each test, of the processes it has waited for and of the programs it has forked.
+"""What tests cost: seconds of a processor of each test, of its processes and of the programs it has forked.
 
 ``--processor-time`` prints the dearest tests, and where the rest of the machine's time went: an engine, its containers and
 what nobody waited for cannot be told apart by tests that run side by side. ``--workers 0`` leaves one at a time. With this
@@ -12,6 +12,7 @@ import resource
 import time
 import tomllib
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ class Cost(NamedTuple):
 
     Attributes:
         own: Of the process that runs tests.
-        children: Of those that it has started and waited for, as has any process among them.
+        children: Of those that it has started, and that these have started, whether they have ended or not.
         forked: Of programs that the fork server has started for it.
     """
 
@@ -45,8 +46,24 @@ class Cost(NamedTuple):
 
 def now() -> Cost:
     """Of this process so far."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(time.process_time(), children.ru_utime + children.ru_stime, fork_server.processor_time())
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    children = ended.ru_utime + ended.ru_stime + _of_descendants(os.getpid())
+    return Cost(time.process_time(), children, fork_server.processor_time())
+
+
+def _of_descendants(process: int | str) -> float:
+    """Of those that run, and of those that these have waited for. Else it would be that of the test in which they end."""
+    seconds = 0.0
+    # threads and processes come and go
+    with suppress(OSError):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):
+                for child in (task / "children").read_text().split():
+                    with suppress(OSError):
+                        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                        seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                    seconds += _of_descendants(child)
+    return seconds
 
 
 def of_the_machine() -> float | None:
@@ -69,8 +86,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_Measuring())
     if config.option.processor_time is not None:
+        config.pluginmanager.register(_Measuring())
         config.pluginmanager.register(_Report(config))
 
 
