@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,9 @@ def test_every_example_is_tested() -> None:
     files = [tests / "test_examples.py", *tests.glob("adapters/*.py"), *tests.glob("suites/*.py")]
     tested = "".join(file.read_text() for file in files)
     assert all(example.name in tested for example in (ROOT / "examples").glob("*.py"))
+
+
+def test_each_exception_to_the_processor_time_is_a_test() -> None:
+    for name in tomllib.loads((ROOT / "tests" / "processor_time.toml").read_text()):
+        file, _, test = name.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text(), name
