@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from autogen_agentchat.messages import TextMessage, ThoughtEvent
 from autogen_core.models import RequestUsage
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeact_team.batch.results import JobResult
@@ -23,14 +23,28 @@ _JSON = st.recursive(st.none() | st.booleans() | st.integers() | _WORDS, lambda 
 st.register_type_strategy(JobResult, st.builds(JobResult, expected=_JSON))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in _KINDS if kind is not events.MessageSent])
-@given(st.data())
-def test_whatever_an_event_holds_comes_back_from_json(kind: type[Any], data: st.DataObject) -> None:
-    event = data.draw(st.builds(kind, at=st.floats(0, 1e10)))
+_each_kind = pytest.mark.parametrize("kind", [kind for kind in _KINDS if kind is not events.MessageSent])
+
+
+def comes_back(event: Event) -> None:
     line = json.dumps(events.dump(event))
     # as text, in which a number that is none equals itself
     assert json.dumps(events.dump(events.load(json.loads(line)))) == line
-    assert type(events.load(json.loads(line))) is kind
+    assert type(events.load(json.loads(line))) is type(event)
+
+
+@_each_kind
+@settings(max_examples=5)
+@given(st.data())
+def test_whatever_an_event_holds_comes_back_from_json(kind: type[Any], data: st.DataObject) -> None:
+    comes_back(data.draw(st.builds(kind, at=st.floats(0, 1e10))))
+
+
+@pytest.mark.long
+@_each_kind
+@given(st.data())
+def test_so_it_does_for_many_of_each_kind(kind: type[Any], data: st.DataObject) -> None:
+    comes_back(data.draw(st.builds(kind, at=st.floats(0, 1e10))))
 
 
 @given(_WORDS)

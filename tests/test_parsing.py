@@ -719,37 +719,47 @@ def test_code_is_found_in_sixteen_nested_quotes_and_not_in_more() -> None:
     )
 
 
+_PIECES_OF_CODE = (
+    "<<A ",
+    "<<A\n",
+    "cat <<A\n```\n",
+    "((",
+    "((\n",
+    "'\n",
+    '"',
+    "# ```\n",
+    "x # ```\n",
+    "x``` y\n",
+    "A\n",
+)
+_PIECES_OF_BLOCKS = (
+    '"""\n```\n',
+    "'''",
+    "\\'''",
+    "```sh\ncat <<A\n```\n",
+    "````sh\nx\n```\n",
+    "```\n```sh\nx\n",
+    "<code>\n",
+    "<code>\nx</code>\n",
+    "[PYTHON]\n",
+    "<execute_bash>\n",
+    "a ```sh\nb``` ",
+)
+
+
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("label", mostly_long(["sh", "python"]))
-def test_much_code_is_read_in_one_go(label: str) -> None:
-    units = [
-        *(
-            "<<A ",
-            "<<A\n",
-            "cat <<A\n```\n",
-            "((",
-            "((\n",
-            "'\n",
-            '"',
-            "# ```\n",
-            "x # ```\n",
-            "x``` y\n",
-            "A\n",
-        ),
-        *(
-            '"""\n```\n',
-            "'''",
-            "\\'''",
-            "```sh\ncat <<A\n```\n",
-            "````sh\nx\n```\n",
-            "```\n```sh\nx\n",
-            "<code>\n",
-            "<code>\nx</code>\n",
-            "[PYTHON]\n",
-            "<execute_bash>\n",
-            "a ```sh\nb``` ",
-        ),
-    ]
+@pytest.mark.parametrize(
+    ("label", "units"),
+    mostly_long(
+        [
+            ("sh", _PIECES_OF_CODE),
+            ("python", _PIECES_OF_CODE),
+            ("sh", _PIECES_OF_BLOCKS),
+            ("python", _PIECES_OF_BLOCKS),
+        ]
+    ),
+)
+def test_much_code_is_read_in_one_go(label: str, units: Sequence[str]) -> None:
     for unit in units:
         text = f"```{label}\n" + unit * (30_000 // len(unit))
         blocks = extract_code(text, LANGUAGES).blocks

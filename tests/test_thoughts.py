@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,22 +126,25 @@ def test_whatever_a_thought_holds_it_ends_at_a_tag_on_a_line_of_its_own(
     assert (said.thought or "").split() == thought.split()
 
 
+_TAGS = (
+    "<think>",
+    "</think>",
+    "<think></think>",
+    "`</think>`",
+    "<think>\n",
+    "\n</think>",
+    "</think> ",
+    "a<think>",
+)
+_OTHERS = ("``` ", "~~~ ", "~~~\n<think>\n", " ", "> ", "- ", "\n", "<", "<|end|>", "`<think>")
+
+
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("start", mostly_long(["", "```python\n"]))
-def test_long_text_of_anything_is_read_in_one_go(start: str):
-    units = [
-        *(
-            "<think>",
-            "</think>",
-            "<think></think>",
-            "`</think>`",
-            "<think>\n",
-            "\n</think>",
-            "</think> ",
-            "a<think>",
-        ),
-        *("``` ", "~~~ ", "~~~\n<think>\n", " ", "> ", "- ", "\n", "<", "<|end|>", "`<think>"),
-    ]
+@pytest.mark.parametrize(
+    ("start", "units"),
+    mostly_long([("", _TAGS), ("", _OTHERS), ("```python\n", _TAGS), ("```python\n", _OTHERS)]),
+)
+def test_long_text_of_anything_is_read_in_one_go(start: str, units: Sequence[str]):
     for unit in units:
         text = start + unit * (100_000 // len(unit)) + "</think>"
         said, thought = take_thoughts_off(text)

@@ -412,6 +412,7 @@ def test_it_needs_branches() -> None:
         agent_of(replay(), Unbranched(), attempts=2)
 
 
+@pytest.mark.long
 @pytest.mark.docker
 async def test_attempts_in_a_container() -> None:
     async with DockerSessionCodeExecutor() as executor:

@@ -141,7 +141,7 @@ NOTHING = "(The model gave no answer, or declined to.)"
     ],
     ids=["blank", "refused", "filtered", "cut off", "a call of a tool"],
 )
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("ignore:No text content or tool calls are available")
 async def test_a_reply_that_is_none_is_told_by_name(
     reply: AnyReply, words: str, ending: Ending, stream: bool

@@ -90,10 +90,19 @@ def tokens(limit: int) -> TokenLimitedChatCompletionContext:
 
 
 CONTEXTS: list[Any] = [
-    *(pytest.param(BufferedChatCompletionContext(size), id=f"buffered-{size}") for size in (1, 2, 3, 4)),
+    *(pytest.param(BufferedChatCompletionContext(size), id=f"buffered-{size}") for size in (1, 3)),
     pytest.param(HeadAndTailChatCompletionContext(1, 1), id="head-and-tail-1-1"),
-    pytest.param(HeadAndTailChatCompletionContext(2, 2), id="head-and-tail-2-2"),
-    *(pytest.param(tokens(limit), id=f"tokens-{limit}") for limit in (1, 5, 20)),
+    pytest.param(tokens(5), id="tokens-5"),
+    *(
+        pytest.param(context, id=name, marks=pytest.mark.long)
+        for name, context in {
+            "buffered-2": BufferedChatCompletionContext(2),
+            "buffered-4": BufferedChatCompletionContext(4),
+            "head-and-tail-2-2": HeadAndTailChatCompletionContext(2, 2),
+            "tokens-1": tokens(1),
+            "tokens-20": tokens(20),
+        }.items()
+    ),
 ]
 
 

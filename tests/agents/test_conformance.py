@@ -48,6 +48,7 @@ from support.openai_server import (
     ToolCalls,
     Truncated,
 )
+from support.variations import mostly_long
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.codeact.agent import CodeActAgent
@@ -242,7 +243,7 @@ NONSENSE: dict[str, AnyReply] = {
 }
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=list(NONSENSE))
+@pytest.mark.parametrize("nonsense", mostly_long(NONSENSE.values(), usual=3), ids=list(NONSENSE))
 async def test_a_decision_that_cannot_be_read_twice_is_no_retry_and_says_so(
     agent_of: Make, session: Session, nonsense: AnyReply
 ):

@@ -39,7 +39,7 @@ BROKEN: dict[str, tuple[AnyReply, str]] = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("reply", "why"), BROKEN.values(), ids=list(BROKEN))
 async def test_a_model_whose_reply_was_cut_off_is_asked_anew(reply: AnyReply, why: str, stream: bool):
     executor = Foreign()

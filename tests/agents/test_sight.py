@@ -58,6 +58,7 @@ def texts(request: Body) -> list[str]:
     return [content if isinstance(content, str) else content[0]["text"] for content in contents]
 
 
+@pytest.mark.long
 async def test_a_chart_of_matplotlib_is_seen_by_the_model_whose_code_shows_it(
     session: ConfinedSessionCodeExecutor,
 ):

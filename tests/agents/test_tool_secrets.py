@@ -71,7 +71,7 @@ print("found:", found)
 """
 
 
-@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "confined"])
+@pytest.fixture(params=[pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.long]), "confined"])
 async def executor(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[SessionCodeExecutor]:

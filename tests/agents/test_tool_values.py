@@ -57,11 +57,25 @@ def executor(runner: asyncio.Runner) -> Generator[ConfinedSessionCodeExecutor]:
     runner.run(executor.stop())
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+_HARD_TO_MAKE = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+
+@settings(suppress_health_check=_HARD_TO_MAKE, max_examples=8)
 @given(call=calls())
 def test_the_value_that_reaches_the_tool_is_the_one_that_the_code_passed(
     runner: asyncio.Runner, executor: ConfinedSessionCodeExecutor, call: Call
 ):
+    arrives(runner, executor, call)
+
+
+@pytest.mark.long
+@settings(suppress_health_check=_HARD_TO_MAKE)
+@given(call=calls())
+def test_so_is_that_of_many_calls(runner: asyncio.Runner, executor: ConfinedSessionCodeExecutor, call: Call):
+    arrives(runner, executor, call)
+
+
+def arrives(runner: asyncio.Runner, executor: ConfinedSessionCodeExecutor, call: Call) -> None:
     async def passed() -> tuple[str, list[Any]]:
         recorder = Recorder(call.schema)
         agent_tools = AgentTools(

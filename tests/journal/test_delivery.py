@@ -118,6 +118,7 @@ def replace(place: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [remove, pytest.param(replace, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_what_is_wanted_in_a_directory_that_is_no_more_is_delivered_by_resume(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
@@ -245,6 +246,7 @@ def cut_off(go: Path, settings: dict[str, Any]) -> stories.Story:
         pytest.param([], id="time limit", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_code_that_was_stopped_delivers_nothing_until_it_has_run_again(
     tmp_path: Path, signals: list[signal.Signals], settings: dict[str, Any]
 ) -> None:

@@ -134,6 +134,7 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "obstacle",
     [pytest.param(name, marks=() if name == "a damaged line" else pytest.mark.long) for name in OBSTACLES],
 )
+@pytest.mark.long
 def test_what_is_wrong_is_told_and_the_rest_stays_readable(killed: Path, obstacle: str) -> None:
     damage, told = OBSTACLES[obstacle]
     run = last_run(killed).path
@@ -157,7 +158,6 @@ def test_what_is_wrong_is_told_and_the_rest_stays_readable(killed: Path, obstacl
     assert there <= {*run.rglob("*")}
 
 
-@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_is_wrong_is_told_of_a_run_that_is_exported(killed: Path, obstacle: str) -> None:

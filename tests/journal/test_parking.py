@@ -293,6 +293,7 @@ def test_what_a_rule_has_allowed_before_stays_used_up(tmp_path: Path) -> None:
     assert case.effects == ["refund A", "refund B"]
 
 
+@pytest.mark.long
 def test_code_waits_for_its_approval(tmp_path: Path) -> None:
     blocks = saying("tools.refund(order='A')", "final_answer('I leave it.')")
     with ScriptedServer.in_thread(blocks) as server:

@@ -138,6 +138,7 @@ def ran(folder: Path) -> list[str]:
     "kind",
     ["Confined", pytest.param("Docker", marks=[pytest.mark.docker, pytest.mark.long])],
 )
+@pytest.mark.long
 def test_a_program_that_is_killed_gets_the_processes_that_had_ended_and_runs_none_twice(
     kind: str, tmp_path: Path
 ) -> None:

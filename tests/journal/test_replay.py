@@ -90,6 +90,7 @@ def called_by_code() -> Story:
         pytest.param(called_by_code, "config", id="code"),
     ],
 )
+@pytest.mark.long
 def test_the_servers_of_tools_are_not_needed(tmp_path: Path, story: Callable[[], Story], place: str) -> None:
     record(tmp_path, story())
     effects = (tmp_path / "effects.txt").read_text()

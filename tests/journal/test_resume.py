@@ -106,7 +106,7 @@ def test_it_goes_on_from_wherever_a_signal_has_stopped_it(tmp_path: Path, story:
             kill_and_resume(tmp_path / str(nth), server, story, (nth, ("INT", "TERM")[nth % 2]))
 
 
-@pytest.mark.parametrize("repeatable", [[], ["b*"]])
+@pytest.mark.parametrize("repeatable", [[], pytest.param(["b*"], marks=pytest.mark.long)])
 def test_a_call_that_was_under_way_is_unknown_unless_it_may_be_made_twice(
     tmp_path: Path, repeatable: list[str]
 ) -> None:

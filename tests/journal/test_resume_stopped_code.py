@@ -143,6 +143,7 @@ class Case:
         pytest.param("time", id="time limit", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_what_was_under_way_when_a_run_was_stopped_is_under_way(
     tmp_path: Path, wait: Wait, how: signal.Signals | str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from typing import Any
@@ -150,13 +151,20 @@ def test_no_limit_is_raised_where_none_was_reached(ending: Ending):
     assert higher_limit(CODER, ended(cause=AgentEnding("a stranger", Ending.MAX_STEPS))) == []
 
 
+@functools.cache
+def shipped(name: str) -> tuple[Document, set[str]]:
+    """A config, which nobody changes, and its agents."""
+    path = shipped_configs()[name]
+    agents = set(re.findall(r"^\s+name: (\w+)$", path.read_text(), re.MULTILINE))
+    return read_document(str(path)), agents
+
+
 @pytest.mark.parametrize("name", shipped_configs())
 @pytest.mark.parametrize("ending", [*Ending])
 def test_every_path_in_a_piece_of_advice_is_one_of_the_config(
     name: str, ending: Ending, monkeypatch: pytest.MonkeyPatch
 ):
-    document = read_document(str(shipped_configs()[name]))
-    agents = set(re.findall(r"^\s+name: (\w+)$", shipped_configs()[name].read_text(), re.MULTILINE))
+    document, agents = shipped(name)
     for agent in agents:
         result = ended(cause=AgentEnding(agent, ending))
         apply_overrides(document, higher_limit(document, result)[1:])
