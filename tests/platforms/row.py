@@ -213,7 +213,7 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
     seen["others"], seen["alone"] = reports.others, 0
     if failed := reports.failed:
         # a race that only a busy machine loses: alone, they decide
-        again = ran(*PATIENTLY, *NOT_ITS_END, *failed)
+        again = ran("-m", "long or not long", *PATIENTLY, *NOT_ITS_END, *failed)
         seen["alone"] = len(again.passed - again.others.keys())
         kept = {test: how for test, how in reports.others.items() if test not in failed}
         seen["others"] = kept | again.others
