@@ -153,19 +153,19 @@ def test_a_wrong_key_ends_a_batch_at_once_and_the_right_one_goes_on(tmp_path: Pa
         return reply[0] if reply else at_once(body)
 
     with ScriptedServer.in_thread(replying) as server:
-        arguments = [*prepare_talk(tmp_path, numbers(9)), "--concurrency", "1"]
+        arguments = [*prepare_talk(tmp_path, numbers(4)), "--concurrency", "1"]
         variables = local_model(server.base_url)
         refused = codeact_team(*arguments, cwd=tmp_path, **variables)
         assert len(server.requests) == 1
         assert (refused.returncode, refused.stderr.count("(401)")) == (2, 1), refused.stderr
         assert "error: the batch stops: the model's server does not accept the API key" in refused.stderr
-        assert "9 not done" in refused.stdout
+        assert "4 not done" in refused.stdout
         reply.clear()
         key = "config.model_client.config.api_key=the-right-one"
         result = codeact_team(*arguments, "-s", key, cwd=tmp_path, **variables)
     # who only talks is not accepted
     assert result.returncode == 1, result.stderr
-    assert "9 not accepted\nright answers: 100.0%" in result.stdout
+    assert "4 not accepted\nright answers: 100.0%" in result.stdout
 
 
 def test_a_terminal_shows_what_tasks_are_doing(tmp_path: Path) -> None:

@@ -68,6 +68,21 @@ def agent(folder: Path) -> list[str]:
     return ["run", "agent.json", "--allow", "slow_tools", "Fetch it.", "--json"]
 
 
+def autogen_s(folder: Path) -> list[str]:
+    """The command for an agent of AutoGen's own, which only talks."""
+    settings = {
+        "name": "helper",
+        "model_client": client(),
+        "model_client_stream": True,
+        "description": "an agent",
+        "reflect_on_tool_use": False,
+        "tool_call_summary_format": "{result}",
+    }
+    provider = "autogen_agentchat.agents.AssistantAgent"
+    (folder / "agent.json").write_text(json.dumps({"provider": provider, "config": settings}))
+    return ["run", "agent.json", "Hi.", "--json"]
+
+
 def variables(server: ScriptedServer, folder: Path) -> dict[str, str]:
     return {"OPENAI_API_KEY": "a-key", "OPENAI_BASE_URL": server.base_url, "PYTHONPATH": str(folder)}
 
@@ -142,20 +157,8 @@ def test_what_is_told_piece_by_piece_is_told_once(tmp_path: Path):
 def test_autogen_s_own_agent_tells_its_model_s_words_once_or_why_there_are_none(
     tmp_path: Path, reply: AnyReply, told: str | None
 ):
-    settings = {
-        "name": "helper",
-        "model_client": client(),
-        "model_client_stream": True,
-        "description": "an agent",
-        "reflect_on_tool_use": False,
-        "tool_call_summary_format": "{result}",
-    }
-    provider = "autogen_agentchat.agents.AssistantAgent"
-    (tmp_path / "agent.json").write_text(json.dumps({"provider": provider, "config": settings}))
     with ScriptedServer.in_thread([reply]) as server:
-        result = codeact_team(
-            "run", "agent.json", "Hi.", "--json", cwd=tmp_path, **variables(server, tmp_path)
-        )
+        result = codeact_team(*autogen_s(tmp_path), cwd=tmp_path, **variables(server, tmp_path))
     *events, last = lines(result.stdout)
     if told is None:
         pieces = [event for event in events if event["type"] == "words"]
@@ -169,7 +172,7 @@ def test_autogen_s_own_agent_tells_its_model_s_words_once_or_why_there_are_none(
 def test_what_a_server_quotes_of_a_key_is_in_no_line(tmp_path: Path):
     refusal = HttpError(401, "Incorrect API key provided: sk-proj-abcdefgh12345678.")
     with ScriptedServer.in_thread([refusal]) as server:
-        result = codeact_team(*agent(tmp_path), cwd=tmp_path, **variables(server, tmp_path))
+        result = codeact_team(*autogen_s(tmp_path), cwd=tmp_path, **variables(server, tmp_path))
     failed = [event for event in lines(result.stdout) if event["type"] == "model_call_ended"]
     assert "Incorrect API key provided: (a key)" in failed[0]["error"]
     assert "abcdefgh" not in result.stdout + result.stderr

@@ -7,13 +7,14 @@ import fcntl
 import json
 import os
 import platform
-import subprocess
+import select
+import socket
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.command_line import CONFINED, codeact_team
+from support.command_line import CONFINED, run_code
 from support.executing import wait_until
 from support.fork_server import start
 from support.forwarding import engine_that_can_hang
@@ -28,7 +29,7 @@ LEAVING = Path(__file__).parents[1] / "sandboxes" / "docker" / "leaving_owner.py
 
 def run_something(tmp_path: Path, **variables: str) -> None:
     """A short run, which needs no engine."""
-    result = codeact_team("run", "quickstart", "-q", "--no-record", cwd=tmp_path, **variables)
+    result = run_code("print(1)", "-q", "--no-record", cwd=tmp_path, **variables)
     assert result.returncode == 0, result.stderr
 
 
@@ -117,25 +118,10 @@ def test_a_container_that_was_made_and_never_started_is_gone_whatever_the_next_r
 def test_where_another_user_says_that_a_container_was_made_nothing_connects(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    asked = tmp_path / "asked"
-    with subprocess.Popen(
-        ["python3", "-c", LISTENING, str(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        port = server.stdout.readline().strip()
+    with socket.create_server(("localhost", 0)) as server:
         note = temporary / f"codeact-team-{2**22}-{'0' * 16}.start"
-        note.write_text(f"0123456789abcdef tcp://localhost:{port}")
+        note.write_text(f"0123456789abcdef tcp://localhost:{server.getsockname()[1]}")
         os.chown(note, 12345, 12345)
         run_something(tmp_path, TMPDIR=str(temporary))
-        server.communicate("")
-    assert not asked.exists()
+        assert not select.select([server], [], [], 0)[0]
     assert note.exists()
-
-
-LISTENING = """\
-import select, socket, sys
-server = socket.create_server(("localhost", 0))
-print(server.getsockname()[1], flush=True)
-if server in select.select([server, sys.stdin], [], [])[0]:
-    open(sys.argv[1], "w").close()
-"""
