@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +21,8 @@ from autogen_core.tools import BaseStreamTool, FunctionTool, StaticStreamWorkben
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
+from support.fork_server import forked_by_command
+from support.serving import SERVER
 
 import codeact_team
 from codeact_team.core.effects import Dispatcher, Effect, Event, Perform
@@ -30,7 +30,6 @@ from codeact_team.core.events import BlockEnded, QuestionAnswered, ToolCallBegan
 from codeact_team.tools.autogen_parts import bypassing_parts, unwrap, wrap
 from codeact_team.tools.toolbox import Toolbox
 
-MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_server.py"
 INFO: Any = {
     "vision": False,
     "function_calling": True,
@@ -180,7 +179,8 @@ async def approve(_: Any) -> Any:
 
 async def test_a_call_of_an_mcp_server_is_cancelled_without_an_error() -> None:
     # the one who cancelled got an AttributeError of AutoGen's
-    params = StdioServerParams(command=sys.executable, args=[str(MCP_SERVER)], read_timeout_seconds=60)
+    command, *arguments = forked_by_command(SERVER)
+    params = StdioServerParams(command=command, args=arguments, read_timeout_seconds=60)
     async with McpWorkbench(params) as own:
         workbench, token = wrap(own), CancellationToken()
         call = asyncio.create_task(workbench.call_tool("wait_for_ever", {"who": "it"}, token))

@@ -95,11 +95,18 @@ def team() -> RoundRobinGroupChat:
         replay,
         coder,
         team,
-        lambda: SelectorGroupChat([coder("a"), coder("b")], replay(), max_turns=3),
+        pytest.param(
+            lambda: SelectorGroupChat([coder("a"), coder("b")], replay(), max_turns=3), marks=pytest.mark.long
+        ),
         lambda: HeadAndTailChatCompletionContext(1, 2, [UserMessage(content="x", source="y")]),
         lambda: DockerCommandLineCodeExecutor(image="python:3-slim", timeout=7, extra_hosts={"a": "b"}),
         lambda: OpenAIChatCompletionClient(model="gpt-4o", temperature=0.5, stop=["a"], seed=1, timeout=3),
-        lambda: OpenAIChatCompletionClient(model="mine", base_url="http://localhost:1/v1", model_info=INFO),
+        pytest.param(
+            lambda: OpenAIChatCompletionClient(
+                model="mine", base_url="http://localhost:1/v1", model_info=INFO
+            ),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_dump_load_dump_is_the_identity(

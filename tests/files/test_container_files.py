@@ -52,8 +52,8 @@ def many(path: Callable[[int], bytes]) -> Callable[[int], bytes]:
 
 
 HOSTILE: dict[str, tuple[Callable[[int], bytes], int]] = {
-    "paths of newlines": (many(lambda number: b"%d" % number + b"\n" * 100), 1_000),
     "one path of newlines": (lambda size: LISTED + b"a\n" + b"\n" * size, 1 << 15),
+    "paths of newlines": (many(lambda number: b"%d" % number + b"\n" * 100), 1_000),
     "one path of slashes": (lambda size: LISTED + b"a/" * size + b"a\n", 1 << 19),
     "one long line": (lambda size: LISTED + b"a" * size + b"\n", 1 << 23),
     "one line without a path": (lambda size: b"1|1|" + b"|." * size + b"\n", 1 << 22),

@@ -90,12 +90,11 @@ def child_processes() -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def earlier_objects() -> Generator[None]:
+def earlier_objects() -> None:
     """What the garbage collector need not look at after each test."""
     gc.collect()
+    # for good: a worker has frozen what there was when it was forked, which would be looked at again
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
