@@ -130,9 +130,6 @@ class _Workers:
             return
         if kind == "next":
             self._give(worker)
-        elif kind == "begin":
-            item = self._item(content)
-            self._hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         elif kind == "report":
             config = self._session.config
             report = self._hook.pytest_report_from_serializable(config=config, data=content)
@@ -265,7 +262,6 @@ def _run_tests(session: pytest.Session, channel: Connection) -> None:
     while index is not None:
         # which decides what of the fixtures is taken down
         following = next_test()
-        channel.send(("begin", index))
         item = session.items[index]
         nextitem = None if following is None else session.items[following]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
