@@ -37,6 +37,7 @@ async def test_packages_are_got_before_a_model_is_asked(index: Path, monkeypatch
     assert started.packages == {"shapes": "2.0"}
 
 
+@pytest.mark.long
 async def test_packages_that_cannot_be_had_cost_no_call_of_a_model(monkeypatch: pytest.MonkeyPatch):
     async with ScriptedServer([ANSWER]) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
