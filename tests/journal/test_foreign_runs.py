@@ -191,6 +191,7 @@ COMMANDS = {
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_no_directory_exhausts_whoever_looks_at_it(tmp_path: Path, directory: str) -> None:
     run = tmp_path / "made" / ".codeact-team" / "runs" / "foreign"

@@ -22,7 +22,7 @@ from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerS
 from codeact_team.sandbox.docker.config import LimitField
 from codeact_team.sandbox.docker.engine import connect
 
-pytestmark = [pytest.mark.docker, pytest.mark.long]
+pytestmark = [pytest.mark.docker, pytest.mark.long, pytest.mark.timeout(600)]
 
 LIMITS: Sequence[LimitField] = ("memory_mib", "cpus", "pids")
 FLOOD = "data = bytearray(300 << 20)"
