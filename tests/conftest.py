@@ -40,6 +40,9 @@ _UNIMPORTED = {
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# options of this run, which are none of the suites that tests run
+os.environ.pop("PYTEST_ADDOPTS", None)
+
 # nothing here speaks TLS, and to read all the certificates of the machine takes most of the time to make a client
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 os.environ.pop("SSL_CERT_FILE", None)

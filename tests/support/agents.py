@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,9 +24,6 @@ from codeact_team.agents.observations import ExecutionRecord
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
-
-# the first client imports it, which takes a third of a second: here it does so once for all workers
-importlib.import_module("openai.resources.beta.beta")
 
 Item = BaseAgentEvent | BaseChatMessage | Response
 

@@ -136,16 +136,13 @@ class _Workers:
             self._hook.pytest_runtest_logreport(report=report)
         elif kind == "end":
             worker.given.remove(content)
-            item = self._item(content)
+            item = self._items[cast("int", content)]
             self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         elif kind == "error":
             self._session.shouldfail = content
         else:
             assert kind == "warning", kind
             self._hook.pytest_warning_recorded.call_historic(kwargs=_warning(content))
-
-    def _item(self, index: int) -> pytest.Item:
-        return self._items[index]
 
     def _give(self, worker: _Worker) -> None:
         if not worker.tests:
