@@ -79,16 +79,22 @@ def test_doctor_removes_what_a_killed_run_has_left():
     assert name not in checks["containers"]
 
 
-def test_doctor_removes_the_directories_of_processes_that_have_ended_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    ended = subprocess.Popen(["true"])
-    ended.wait()
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The id of a process that has ended; there is no engine, and ``tmp_path`` is where temporary directories are."""
+    process = subprocess.Popen(["true"])
+    process.wait()
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return process.pid
+
+
+def test_doctor_removes_the_directories_of_processes_that_have_ended_and_no_others(
+    tmp_path: Path, ended: int
+):
     left, mine, others = (
         tmp_path / f"codeact-team-{name}"
-        for name in (f"{ended.pid}-abcdefgh", f"{os.getpid()}-abcdefgh", "examples")
+        for name in (f"{ended}-abcdefgh", f"{os.getpid()}-abcdefgh", "examples")
     )
     for directory in (left, mine, others):
         directory.mkdir()
@@ -214,15 +220,9 @@ def test_doctor_reports_on_a_config_that_lacks_a_variable_and_names_the_option_f
     assert in_this_process("doctor", "local-model", "-s", CONFINED, "--model", "qwen3").returncode == 0
 
 
-def test_doctor_counts_what_killed_runs_have_left_and_names_a_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_doctor_counts_what_killed_runs_have_left_and_names_a_few(tmp_path: Path, ended: int):
     for number in range(46):
-        (tmp_path / f"codeact-team-{ended.pid}-{number:08}").mkdir()
+        (tmp_path / f"codeact-team-{ended}-{number:08}").mkdir()
     [line] = [line for line in in_this_process("doctor").stdout.splitlines() if " directories " in line]
     assert "46 left by runs that were killed: " in line
     assert "and 43 more; `codeact-team doctor --clean` removes them" in line

@@ -5,7 +5,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from support.executing import ALL_KINDS, KINDS, Kind, goes_on, is_long_there, template_kept, why_not_confined
+from support.executing import ALL_KINDS, KINDS, Kind, goes_on, is_long_there, why_not_confined
+from support.executing import template as template
 
 from codeact_team.core import trees
 from codeact_team.executors import command_line
@@ -20,12 +21,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
         if is_long_there(item.obj, item.callspec.params):
             item.add_marker(pytest.mark.long)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def template() -> Generator[None]:
-    with template_kept():
-        yield
 
 
 @pytest.fixture(scope="session", params=ALL_KINDS)

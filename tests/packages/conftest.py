@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from support.executing import template_kept
+from support.executing import template as template
 from support.wheels import make_wheel, use_index
 
 from codeact_team.executors.packages.layers import Layers
@@ -34,12 +34,6 @@ def with_index(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """That of a test."""
     return with_index(tmp_path, monkeypatch)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def template() -> Generator[None]:
-    with template_kept():
-        yield
 
 
 @pytest.fixture(scope="session")

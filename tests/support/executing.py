@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -216,9 +216,9 @@ one_interpreter = usually("confined-session", among=["confined-session"])
 """For what sessions do alike in every sandbox."""
 
 
-@contextmanager
-def template_kept() -> Generator[None]:
-    """Within it, the process lives that confined sandboxes are forks of: it takes longer to start than they, and ends with the last."""
+@pytest.fixture(scope="session", autouse=True)
+def template() -> Generator[None]:
+    """The process that confined sandboxes are forks of, for a ``conftest`` to import: it takes longer to start, and ends with the last."""
     if why_not_confined() is not None:
         yield
         return
