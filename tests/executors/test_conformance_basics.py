@@ -28,6 +28,7 @@ from support.executing import (
     run,
     usually,
 )
+from support.variations import mostly_long
 
 from codeact_team.config import yaml12
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
@@ -215,11 +216,14 @@ async def test_languages(executor: SandboxedCodeExecutor, language: str, code: s
 @usually("confined", among=FRESH)
 @pytest.mark.parametrize(
     "name",
-    [
-        *["plain.py", "a/deep/folder/x.py", "--help", "x" * 255, "$(id);.py", "\ud800.py"],
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("-c", "-c.py", "two words.py", "ünïcode.py", "./x.py", "a//b.py", "no_suffix")),
-    ],
-)  # fmt: skip
+    mostly_long(
+        [
+            *("plain.py", "a/deep/folder/x.py", "--help", "x" * 255, "$(id);.py", "\ud800.py"),
+            *("-c", "-c.py", "two words.py", "ünïcode.py", "./x.py", "a//b.py", "no_suffix"),
+        ],
+        usual=6,
+    ),
+)
 async def test_file_names_that_can_be_used(executor: SandboxedCodeExecutor, name: str) -> None:
     # one that looks like an option is a file nevertheless
     result = await run(executor, f"# filename: {name}\nprint('ran')")

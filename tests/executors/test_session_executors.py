@@ -11,6 +11,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 from support.executing import Kind, goes_on, one_interpreter, run
 from support.in_sessions import output, said, streamed, until_it_says
+from support.variations import mostly_long
 
 from codeact_team.core.execution import BoundName, Outcome, SessionResult
 from codeact_team.core.executor_interface import SessionCodeExecutor
@@ -58,9 +59,7 @@ async def test_code_arrives_as_it_is(session: InterpreterCodeExecutor) -> None:
     assert await output(session, f"text = '''{text}\n'''\nlen(text)") == "1500001\n"
 
 
-@pytest.mark.parametrize(
-    "after", [0.0, 0.003, *(pytest.param(n, marks=pytest.mark.long) for n in (0.001, 0.01))]
-)
+@pytest.mark.parametrize("after", mostly_long([0.0, 0.003, 0.001, 0.01], usual=2))
 async def test_a_cancellation_while_the_code_is_sent_keeps_the_variables(
     session: InterpreterCodeExecutor, monkeypatch: pytest.MonkeyPatch, after: float
 ) -> None:

@@ -130,11 +130,8 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "obstacle",
-    [pytest.param(name, marks=() if name == "a damaged line" else pytest.mark.long) for name in OBSTACLES],
-)
 @pytest.mark.long
+@pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_is_wrong_is_told_and_the_rest_stays_readable(killed: Path, obstacle: str) -> None:
     damage, told = OBSTACLES[obstacle]
     run = last_run(killed).path

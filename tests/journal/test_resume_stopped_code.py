@@ -143,7 +143,6 @@ class Case:
         pytest.param("time", id="time limit", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.long
 def test_what_was_under_way_when_a_run_was_stopped_is_under_way(
     tmp_path: Path, wait: Wait, how: signal.Signals | str
 ) -> None:
@@ -166,9 +165,7 @@ def test_what_was_under_way_when_a_run_was_stopped_is_under_way(
 @pytest.mark.parametrize("wait", [WAITS[0], WAITS[2], WAITS[3]])
 @pytest.mark.parametrize("how", ["interrupt", "token"])
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "is_team", [False, pytest.param(True, marks=pytest.mark.long)], ids=["agent", "team"]
-)
+@pytest.mark.parametrize("is_team", [False, True], ids=["agent", "team"])
 def test_a_program_that_was_stopped_goes_on_where_it_was(
     tmp_path: Path, wait: Wait, how: str, is_team: bool
 ) -> None:

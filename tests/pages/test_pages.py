@@ -15,6 +15,7 @@ from autogen_agentchat.messages import CodeGenerationEvent
 from autogen_core.code_executor import CodeBlock
 from shown_runs import Shown, session
 from support.recorded import result
+from support.variations import mostly_long
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import (
@@ -192,7 +193,7 @@ def test_code_is_folded_where_the_model_has_just_written_it():
 
 @pytest.mark.parametrize(
     "language",
-    ["python", *(pytest.param(name, marks=pytest.mark.long) for name in ("bash", "json", "diff")), "yaml"],
+    mostly_long(["python", "yaml", "bash", "json", "diff"], usual=2),
 )
 def test_code_that_takes_a_lexer_a_minute_has_no_colours(language: str):
     hostile = " \n" * 25_000 + "@" * 25_000

@@ -15,6 +15,7 @@ from sandboxes.confined_support import (
     skip_if_not_confined,
     started,
 )
+from support.variations import mostly_long
 
 from codeact_team.sandbox.base import Cause, diagnose
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
@@ -107,11 +108,7 @@ class TestConfinement:
         assert "best_effort" in error
 
     @pytest.mark.parametrize(
-        "without",
-        [
-            "landlock namespaces",
-            *(pytest.param(parts, marks=pytest.mark.long) for parts in ("landlock", "sandlock namespaces")),
-        ],
+        "without", mostly_long(["landlock namespaces", "landlock", "sandlock namespaces"])
     )
     def test_the_best_effort_goes_on_and_says_once_what_is_missing(
         self, tmp_path: Path, without: str

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.interpreter import RunningInterpreter
+from support.variations import mostly_long
 
 
 @pytest.fixture
@@ -12,13 +13,7 @@ def interpreter(interpreter: RunningInterpreter) -> RunningInterpreter:
     return interpreter
 
 
-@pytest.mark.parametrize(
-    "locale",
-    [
-        "C",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("POSIX", "C.UTF-8", "de_DE.ISO-8859-1")),
-    ],
-)
+@pytest.mark.parametrize("locale", mostly_long(["C", "POSIX", "C.UTF-8", "de_DE.ISO-8859-1"]))
 def test_output_is_unicode_whatever_the_locale(tmp_path: Path, locale: str) -> None:
     with RunningInterpreter(
         tmp_path, environment={"LC_ALL": locale, "PYTHONIOENCODING": "latin-1"}
