@@ -475,13 +475,6 @@ def entries_while_parking(folder: Path, server: ScriptedServer) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_run_may_be_killed_while_it_is_parked(tmp_path: Path) -> None:
-    with ScriptedServer.in_thread(REFUNDS) as server:
-        parking = entries_while_parking(tmp_path / "alone", server)
-        parked_and_killed(tmp_path / "killed", server, parking[len(parking) // 2], "torn")
-
-
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_run_may_be_killed_at_each_moment_of_its_parking(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(REFUNDS) as server:
@@ -493,16 +486,12 @@ def test_a_run_may_be_killed_at_each_moment_of_its_parking(tmp_path: Path) -> No
 NOTES = saying("open('log.txt', 'a').write('refund\\n')\nfinal_answer(open('log.txt').read())")
 
 
-def stopped_while_resumed(folder: Path, server: ScriptedServer, nth: int, how: str) -> bool:
-    """Park a run, answer it, stop it with an entry of its resume, and resume it; whether there was such an entry."""
-    folder.mkdir()
-    case = Case(folder, server, ASK_FOR_CODE)
-    assert case.run("-q").returncode == PARKED
-    assert case.answer("yes").returncode == 0
+def stopped_while_resumed(case: Case, nth: int, how: str) -> bool:
+    """Stop the resume of a run that was parked and answered with an entry, and resume it; whether there was such an entry."""
     resume = ("resume", "last", "-q", "--allow", "parking_tools", "--out", "out")
     program = [str(Path(__file__).with_name("killed_run.py")), str(nth), how, *resume]
     with fork_server.start(
-        program, cwd=folder, environment=environment(**case.variables), stdin=subprocess.DEVNULL
+        program, cwd=case.folder, environment=environment(**case.variables), stdin=subprocess.DEVNULL
     ) as process:
         process.communicate(timeout=100)
         is_stopped = process.wait(100) != 0
@@ -512,7 +501,7 @@ def stopped_while_resumed(folder: Path, server: ScriptedServer, nth: int, how: s
         assert case.answer("yes").returncode == 0
         told = case.resume("-q", "--out", "out")
     assert (told.returncode, told.stdout) == (0, "refund\n"), (nth, how, told.stderr)
-    assert (folder / "out" / "log.txt").read_text() == "refund\n"
+    assert (case.folder / "out" / "log.txt").read_text() == "refund\n"
     return is_stopped
 
 
@@ -520,9 +509,16 @@ def stopped_while_resumed(folder: Path, server: ScriptedServer, nth: int, how: s
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["torn", "after", "INT", "TERM"])
 def test_a_suspended_run_may_be_stopped_at_each_entry_of_its_resume(tmp_path: Path, how: str) -> None:
+    (tmp_path / "case").mkdir()
     with ScriptedServer.in_thread(NOTES) as server:
+        case = Case(tmp_path / "case", server, ASK_FOR_CODE)
+        assert case.run("-q").returncode == PARKED
+        assert case.answer("yes").returncode == 0
+        shutil.copytree(case.folder, tmp_path / "answered")
         nth = 1
-        while stopped_while_resumed(tmp_path / str(nth), server, nth, how):
+        while stopped_while_resumed(case, nth, how):
+            shutil.rmtree(case.folder)
+            shutil.copytree(tmp_path / "answered", case.folder)
             nth += 1
     assert nth > 5
 

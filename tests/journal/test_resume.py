@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -52,6 +53,11 @@ def story(request: pytest.FixtureRequest) -> Story:
     return request.param if isinstance(request.param, Story) else request.param()
 
 
+def moments(entries: int, most: int | None) -> range:
+    """With which entries a run is stopped: with each of its own, or with so many, evenly spread, as all are of the same kinds."""
+    return range(2, entries + 1, 1 if most is None else -(-entries // most))
+
+
 @pytest.mark.parametrize(
     ("story", "parts"),
     # at the last ones, all code has run: what it has made is delivered all the same
@@ -73,11 +79,10 @@ def test_a_run_that_is_killed_goes_on_to_the_same_end(
 @pytest.mark.timeout(1800)
 @each_story
 def test_it_goes_on_from_whatever_entry_was_the_last(tmp_path: Path, story: Story) -> None:
-    # at every one of the first; the entries of the others are of the same kinds
-    step = 1 if story is SESSION else 3
     with ScriptedServer.in_thread(story.reply) as server:
+        most = None if story is SESSION else 14
         story, entries = alone(tmp_path / "alone", server, story)
-        for nth in range(2, entries + 1, step):
+        for nth in moments(entries, most):
             kill_and_resume(tmp_path / str(nth), server, story, (nth, "torn"))
 
 
@@ -99,11 +104,11 @@ def test_it_may_be_killed_again_while_it_goes_on(tmp_path: Path, story: Story) -
 @pytest.mark.timeout(1800)
 @each_story
 def test_it_goes_on_from_wherever_a_signal_has_stopped_it(tmp_path: Path, story: Story) -> None:
-    step = 1 if story is SESSION else 5
     with ScriptedServer.in_thread(story.reply) as server:
+        most = None if story is SESSION else 8
         story, entries = alone(tmp_path / "alone", server, story)
-        for nth in range(2, entries + 1, step):
-            kill_and_resume(tmp_path / str(nth), server, story, (nth, ("INT", "TERM")[nth % 2]))
+        for nth, how in zip(moments(entries, most), cycle(("INT", "TERM")), strict=False):
+            kill_and_resume(tmp_path / str(nth), server, story, (nth, how))
 
 
 @pytest.mark.parametrize("repeatable", [[], pytest.param(["b*"], marks=pytest.mark.long)])

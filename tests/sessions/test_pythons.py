@@ -15,14 +15,15 @@ from codeact_team.session.protocol import Kind
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module", params=["3.10", "3.11", "3.12", "3.13", "3.14"])
+PYTHONS = {version: python_of(version) for version in ("3.10", "3.11", "3.12", "3.13", "3.14")}
+
+
+@pytest.fixture(scope="module", params=[version for version, python in PYTHONS.items() if python])
 def shared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[SharedSupervisor]:
     """A supervisor of each version."""
-    if (python := python_of(request.param)) is None:
-        pytest.skip(f"there is no Python {request.param}")
-    shared = SharedSupervisor(tmp_path_factory.mktemp("shared"), python=python)
+    shared = SharedSupervisor(tmp_path_factory.mktemp("shared"), python=str(PYTHONS[request.param]))
     assert shared.get().run("import sys; print('%d.%d' % sys.version_info[:2])").text == f"{request.param}\n"
     yield shared
     shared.close()

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -147,6 +148,11 @@ class PrivateEngine:
         # what was in them ends a little later
         await until(self._groups_are_removed)
         await asyncio.to_thread(shutil.rmtree, self._directory)
+        # else every run on this machine would ask this engine for a week
+        for note in Path(tempfile.gettempdir()).glob("codeact-team-*.start"):
+            with suppress(FileNotFoundError):
+                if self.url in note.read_text():
+                    note.unlink()
 
     def _groups_are_removed(self) -> bool:
         for pattern in ("*/{}/*/", "*/{}/"):

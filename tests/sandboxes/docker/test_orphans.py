@@ -71,7 +71,9 @@ async def test_containers_whose_owner_has_ended_are_found_and_removed() -> None:
 def leave_unstarted(directory: Path) -> str:
     """Kill a process between the making of its container and the start; returns the owner."""
     with engine_that_can_hang(directory, hang_at="/start HTTP/1.1") as engine:
-        with leaving({}, {**os.environ, "DOCKER_HOST": engine.url}) as program:
+        # the note of that engine is not for other runs: it is gone soon
+        places = {"DOCKER_HOST": engine.url, "TMPDIR": str(directory)}
+        with leaving({}, {**os.environ, **places}) as program:
             try:
                 wait_until(lambda: engine.hangs, seconds=60)
             finally:
