@@ -34,9 +34,6 @@ from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
 
-STOP_TIME = 8.0
-"""Seconds after its deadline by which everything that a block started has ended: two, and more on a busy machine."""
-
 BEAT = """
 import os, signal, sys, time
 def beat():
@@ -119,9 +116,7 @@ async def test_a_cancellation_stops_all_that_a_block_started(
     call = asyncio.create_task(run(executor, BEAT + code, "print('not run')", token=token))
     await started(work_dir)
     token.cancel()
-    began = time.monotonic()
     result = await call
-    assert time.monotonic() - began < STOP_TIME
     assert (result.exit_code, result.outcome) == (1, Outcome.CANCELLED)
     assert "Code execution was cancelled." in result.output
     await assert_dead(work_dir)
@@ -137,9 +132,7 @@ async def test_a_cancellation_stops_all_that_a_block_started(
 )
 @usually("docker", "confined", "confined-session")
 async def test_a_time_out_stops_all_that_a_block_started(hasty: SandboxedCodeExecutor, name: str) -> None:
-    began = time.monotonic()
     result = await run(hasty, BEAT + STUBBORN[name])
-    assert time.monotonic() - began < 1 + STOP_TIME
     assert (result.exit_code, result.outcome) == (124, Outcome.TIMED_OUT)
     assert result.limit == "time (timeout: 1)"
     assert "Timeout: stopped after 1 s, the limit that `timeout` sets." in result.output

@@ -7,7 +7,6 @@ import os
 import socket
 import stat
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,6 @@ from codeact_team.executors.workspace.directory import WorkspaceDirectory
 
 def seen(file: Path) -> tuple[str, int]:
     return file.read_text(), stat.S_IMODE(file.stat().st_mode)
-
-
-STOP_TIME = 8.0
-"""Seconds after its deadline by which everything that a block started has ended: two, and more on a busy machine."""
 
 
 @pytest.fixture
@@ -317,9 +312,7 @@ async def test_a_block_harms_no_other(hasty: SandboxedCodeExecutor, kind: Kind, 
         await run(hasty, code)
         await hasty.restart()
         return
-    began = time.monotonic()
     result = await run(hasty, code)
-    assert time.monotonic() - began < 1 + STOP_TIME
     assert result.outcome in (Outcome.COMPLETED, Outcome.LOST, Outcome.TIMED_OUT)
     for number in range(2):
         following = await run(hasty, f"print({number})")
@@ -394,9 +387,7 @@ async def assert_stopped(executor: SandboxedCodeExecutor, code: str) -> None:
     call = asyncio.create_task(run(executor, BEAT + code, token=token))
     await until(lambda: beat.exists() and beat.stat().st_size)
     token.cancel()
-    began = time.monotonic()
     assert (await call).outcome is Outcome.CANCELLED
-    assert time.monotonic() - began < STOP_TIME
     beats = beat.stat().st_size
     await asyncio.sleep(0.15)
     assert beat.stat().st_size == beats > 0

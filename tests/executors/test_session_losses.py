@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -151,11 +150,9 @@ for fd in range(3, 100):
     try:
         if stat.S_ISFIFO(os.fstat(fd).st_mode): os.write(fd, b"garbage" * 100)
     except OSError: pass
-import time; time.sleep(30)
+import time; time.sleep(1000)
 """
-    began = time.monotonic()
     result = await said(session, code)
-    assert time.monotonic() - began < 20
     assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
     assert "no report of this block" in result.output
     assert await output(session, "print('next')") == "next\n"

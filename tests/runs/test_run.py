@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -122,12 +121,10 @@ async def test_a_component_that_is_neither_team_nor_agent_cannot_run_a_task(tmp_
 
 
 async def test_a_sandbox_that_cannot_start_ends_a_model_call_under_way(monkeypatch: pytest.MonkeyPatch):
-    async with ScriptedServer([Slow(60, CODE)]) as server:
+    async with ScriptedServer([Slow(1000, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
         monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
-        began = time.monotonic()
         result = await runner("local-model", Recording()).run_once("A task")
-        assert time.monotonic() - began < 5
         await server.wait_until(lambda server: server.disconnects == len(server.requests))
     assert result.exit_code == 2
     assert result.error is not None
@@ -145,7 +142,7 @@ async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_no
     # AutoGen looks at the clock when somebody has said something
     condition = "{provider: autogen_agentchat.conditions.TimeoutTermination, config: {timeout_seconds: 0.5}}"
     overrides = [f"{IN_TIME}={condition}"] if limit == "config" else []
-    async with ScriptedServer([Slow(60, CODE)]) as server:
+    async with ScriptedServer([Slow(1000, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
         result = await run_local(
             recording := Recording(), *overrides, seconds=0.5 if limit == "option" else None
@@ -181,7 +178,7 @@ async def test_an_executor_that_has_run_no_code_has_done_no_work():
 
 
 async def test_a_cancelled_run_stops_what_it_started_and_stays_cancelled(monkeypatch: pytest.MonkeyPatch):
-    async with ScriptedServer([Slow(60, CODE)]) as server:
+    async with ScriptedServer([Slow(1000, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
         recording = Recording()
         work = asyncio.create_task(run_local(recording))
@@ -194,7 +191,7 @@ async def test_a_cancelled_run_stops_what_it_started_and_stays_cancelled(monkeyp
 
 
 async def test_a_signal_is_a_result(monkeypatch: pytest.MonkeyPatch):
-    async with ScriptedServer([Slow(60, CODE)]) as server:
+    async with ScriptedServer([Slow(1000, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
         recording = Recording()
         stoppable = runner("local-model", recording, overrides=[CONFINED])
@@ -213,7 +210,7 @@ async def test_an_essential_listener_that_raises_stops_the_run_and_its_error_com
     def hear(message: Any) -> None:
         raise BrokenPipeError("nobody reads this")
 
-    async with ScriptedServer([Slow(60, CODE)]) as server:
+    async with ScriptedServer([Slow(1000, CODE)]) as server:
         use_model_at(server.base_url, monkeypatch)
         recording = Recording(hear)
         with pytest.raises(BrokenPipeError, match="nobody reads this"):
@@ -265,7 +262,7 @@ class StubbornAgent(BaseChatAgent, Component[StubbornConfig]):
         self, messages: Any, cancellation_token: CancellationToken
     ) -> AsyncGenerator[Any, None]:
         yield TextMessage(content="no", source=self.name)
-        await asyncio.sleep(60)
+        await asyncio.sleep(1000)
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None: ...
 
@@ -291,11 +288,9 @@ async def test_an_agent_that_does_not_listen_is_abandoned(
     policy = Policy.from_environment(allow=["test_run"])
     work = asyncio.create_task(runner(file, recording, policy=policy).run_once("A task"))
     await asyncio.wait_for(spoken.wait(), 10)
-    began = time.monotonic()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    assert time.monotonic() - began < 2
 
 
 class DeafClient(ReplayChatCompletionClient):

@@ -147,7 +147,10 @@ class PrivateEngine:
         await self._namespaces.wait()
         # what was in them ends a little later
         await until(self._groups_are_removed)
-        await asyncio.to_thread(shutil.rmtree, self._directory)
+        await asyncio.to_thread(self._remove)
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._directory)
         # else every run on this machine would ask this engine for a week
         for note in Path(tempfile.gettempdir()).glob("codeact-team-*.start"):
             with suppress(FileNotFoundError):
