@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -377,11 +376,9 @@ def garbage(chance: random.Random) -> bytes:
 
 
 @pytest.mark.long
-def test_a_minute_of_garbage_is_a_minute_of_endings() -> None:
+def test_all_garbage_ends_a_block() -> None:
     seed = random.randrange(2**32)
-    chance, end, rounds = random.Random(seed), time.monotonic() + 60, 0
-    while time.monotonic() < end:
+    chance = random.Random(seed)
+    for _ in range(3_000):
         *_, ending = asyncio.run(ask(garbage(chance), tools=Offered(x=echo)))
         assert isinstance(ending, BlockAccount | Exit), seed
-        rounds += 1
-    assert rounds > 100

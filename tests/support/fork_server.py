@@ -287,6 +287,8 @@ class Forked:
 
 
 _used: list[float] = []
+servers: list[int] = []
+"""The processes of the servers that this process, or one it is a fork of, has started."""
 
 
 def processor_time() -> float:
@@ -309,6 +311,7 @@ def address() -> str:
             stdin=subprocess.PIPE,
             process_group=0,
         )
+    servers.append(server.pid)
 
     def end() -> None:
         server.communicate()

@@ -59,6 +59,9 @@ def _of_descendants(process: int | str) -> float:
         for task in Path(f"/proc/{process}/task").iterdir():
             with suppress(OSError):
                 for child in (task / "children").read_text().split():
+                    if int(child) in fork_server.servers:
+                        # whose programs are counted apart
+                        continue
                     with suppress(OSError):
                         fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
                         seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
