@@ -66,7 +66,7 @@ class TeamChat(TeamRun):
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[None]:
-        """Load the team, and at the end stop what it has started. A chat without an input is not kept.
+        """Load the team, and at the end stop what it has started. A new chat without an input is not kept.
 
         Raises:
             CodeActTeamError: As :func:`codeact_team.open_team`.
@@ -82,14 +82,18 @@ class TeamChat(TeamRun):
                 await self._end(of_all)
 
     async def _end(self, of_all: Costs) -> None:
-        recorder = self.recording.recorder
+        recorder, before = self.recording.recorder, self.recording.last_result
+        is_kept = self._inputs > 0 or self.recording.is_resumed
         if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
             used = {"usage": of_all.usage, "steps": of_all.steps, "cost": of_all.cost}
             # for those who list runs: the person has seen the result of each task
             recorder(replace(last, seconds=self._seconds, **used))
+        elif recorder is not None and before is not None:
+            # nothing has come of it since
+            recorder(before)
         await self.recording.end()
-        if recorder is not None and self._inputs:
+        if recorder is not None and is_kept:
             self.ended_in = recorder.directory
         elif recorder is not None:
             KeptRun.read(recorder.directory).remove()

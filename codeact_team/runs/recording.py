@@ -67,6 +67,7 @@ class Recording:
 
     Attributes:
         recorder: Writes the run, if it is recorded now.
+        last_result: How the run had ended before it was resumed.
         copies: Where files of the run were copied to before it was resumed.
         fail: Ends the run by an error of its journal, whatever agents and code make of that.
         stop: Stops the work on an input of a chat, as a person does.
@@ -92,10 +93,9 @@ class Recording:
         self._resumption: Resumption | None = None
         self._first_task: str | None = None
         """What the program's run to resume began with, until the program has begun with it again."""
-        self._last_result: RunResult | None = None
-        """How that run ended before."""
         self._refused: JournalError | None = None
         self.recorder: Recorder | None = None
+        self.last_result: RunResult | None = None
         self.copies: Sequence[str] = ()
         self.fail: Callable[[JournalError], object] = lambda _: None
         self.stop: Callable[[], object] = lambda: None
@@ -114,6 +114,11 @@ class Recording:
     def place(self) -> str | None:
         """The directory of the run that is recorded now, if one is."""
         return None if self.recorder is None else str(self.recorder.directory.path)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run was there before."""
+        return self._resumption is not None
 
     @property
     def repeats(self) -> bool:
@@ -236,8 +241,9 @@ class Recording:
             raise
         self.recorder, self._resumption, self.copies = recorder, resumption, history.copies
         recorded = RecordedRun(directory)
+        self.last_result = recorded.result()
         if recorded.about.is_of_program:
-            self._first_task, self._last_result = recorded.task, recorded.result()
+            self._first_task = recorded.task
             if recorder.redactor.restore(directory.config()) != config.written:
                 logger.warning(
                     "the config has changed since this run began: what is asked otherwise is done anew"
@@ -264,10 +270,10 @@ class Recording:
                     f"the run in {self.place} began with the task {first!r}, and not with {given!r}. For a new run, "
                     "choose another directory for `record`; to resume that run, give it the same tasks from the first on"
                 )
-                if self._last_result is not None:
-                    self.recorder(self._last_result)
+                if self.last_result is not None:
+                    self.recorder(self.last_result)
                 await self.end()
-            self._first_task = self._last_result = None
+            self._first_task = None
         if self._refused is not None:
             raise self._refused
 

@@ -75,6 +75,23 @@ def test_what_has_failed_or_is_undone_or_forgotten_stays_so_when_a_chat_goes_on(
     assert more.stderr.count("nothing to undo") == 1
 
 
+@pytest.mark.docker
+def test_a_chat_that_cannot_go_on_stays_as_it_was(tmp_path: Path):
+    replies = [python("x = 41"), Text("It is set."), python("print(x + 1)"), Text("There it is.")]
+    with ScriptedServer.in_thread(replies) as server:
+        command, variables = codeact(server, confined=False)
+        codeact_team(*command, "-q", cwd=tmp_path, stdin="Set x.\n", **variables)
+        (before,) = kept(tmp_path)
+        failed = codeact_team(*ON, cwd=tmp_path, DOCKER_HOST="unix:///nowhere", **variables)
+        assert (failed.returncode, "no container engine answers" in failed.stderr) == (2, True), failed.stderr
+        (after,) = kept(tmp_path)
+        assert {key: after[key] for key in ("id", "state", "task")} == {
+            key: before[key] for key in ("id", "state", "task")
+        }
+        more = codeact_team(*ON, "-q", cwd=tmp_path, stdin="Add one.\n", **variables)
+    assert "There it is." in more.stdout
+
+
 # the tutorial does so among the usual tests
 @pytest.mark.long
 def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(tmp_path: Path):
