@@ -174,8 +174,13 @@ class Lifecycle:
         """Begin another generation, an empty one by default. The user to whom the loss is known gets no remark on it."""
         self.generation.loss = loss
         self.generation = by or Generation()
-        if known_to is not None:
+        if known_to is None:
+            return
+        if by is None:
             self.forget(known_to)
+        else:
+            # its loss would be one of this user's
+            self._last[known_to] = by
 
     @property
     def ready(self) -> bool:

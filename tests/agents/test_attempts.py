@@ -17,14 +17,14 @@ from autogen_core.code_executor import CodeBlock
 from autogen_core.model_context import BufferedChatCompletionContext
 from support.agents import Item, contents, record_of, replay, response, turn
 from support.codeact import agent_of, outputs, own_session, py
-from support.openai_server import AnyReply, Body, HttpError, Json, ScriptedServer, Text, ToolCalls
+from support.openai_server import AnyReply, Body, HttpError, Json, ScriptedServer, Slow, Text, ToolCalls
 
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.observations import Ending
 from codeact_team.core import events
 from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.errors import SettingError
+from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerSessionCodeExecutor
 from codeact_team.runs.summary import PromotedListener
@@ -267,6 +267,19 @@ async def test_an_answer_whose_variables_are_lost_is_given_all_the_same(fresh_se
         told = str((await agent.model_context.get_messages())[-1].content)
     assert "The variables, functions and files of the code above are lost: " in told
     assert await value(fresh_session, "n") == "1"
+
+
+async def test_an_answer_that_counts_fails_where_what_its_code_has_made_is_lost(
+    fresh_session: Session,
+) -> None:
+    dying = "import os, threading\nopen('made.txt', 'w').close()\nthreading.Timer(0.3, os._exit, [{}]).start()"
+    ways = [[Text(py(dying.format(number))), Text(f"It is {number}.")] for number in (1, 2)]
+    choice = Slow(1, Json({"reason": "It is the best.", "answer": 1}))
+    async with ScriptedServer(side_by_side(*ways, best=choice)) as server:
+        with pytest.raises(
+            SandboxError, match="what the code of attempt 1 has made is lost: .*the branch has lost"
+        ):
+            await response(agent_of(server, fresh_session, attempts=2))
 
 
 async def test_what_is_cancelled_leaves_the_variables_as_they_were(fresh_session: Session) -> None:

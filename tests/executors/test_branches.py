@@ -125,6 +125,23 @@ async def test_a_fork_takes_the_place_of_its_session(
     await second.stop()
 
 
+async def test_a_loss_right_after_a_branch_has_taken_its_place_is_told(
+    session: InterpreterCodeExecutor,
+) -> None:
+    await output(session, "x = 1")
+    [fork] = await session.fork()
+    # between two blocks
+    dying = (
+        "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), os._exit(1))).start()"
+    )
+    await run(fork, dying)
+    await session.promote(fork)
+    await asyncio.sleep(1)
+    result = await said(session, "print('x' in globals())")
+    assert result.output.endswith("False\n")
+    assert result.state_lost
+
+
 async def test_what_is_kept_for_the_code_to_read_is_there_in_a_fork_and_after_it(
     session: InterpreterCodeExecutor,
 ) -> None:

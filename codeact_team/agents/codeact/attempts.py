@@ -156,6 +156,8 @@ _LOST = (
     "before the task."
 )
 
+_LOST_ANSWER = "what the code of attempt {} has made is lost: {}. Its answer would be given without that"
+
 
 class Choice(BaseModel):
     """The choice of one among several answers."""
@@ -347,6 +349,9 @@ class Attempts:
             try:
                 await self._loop.executor.promote(best.executor, user=self._run.tools.user)
             except SandboxError as error:
+                if best.run.ending in _ANSWERS:
+                    # as the outcome it would stand for good, under an answer that counts
+                    raise SandboxError(_LOST_ANSWER.format(best.number, error)) from error
                 return str(error)
             return None
 

@@ -107,6 +107,9 @@ class Resumption(RecordedAnswers):
             raise RecordedError(NOT_ASKED)
         if isinstance(effect, Attempt):
             return await self._attempt(effect, request, None, do)
+        if isinstance(effect, ChatInput):
+            # the work on the one before is over: the next one may be undone
+            self._input = None
         if self._history.was_stopped(self._input):
             # it was stopped between two effects
             await self._stop_again()
@@ -115,8 +118,6 @@ class Resumption(RecordedAnswers):
         is_otherwise = could_repeat and request.key not in self._unknown and self._history.has_more(request)
         if request.attempt in self._over or is_otherwise:
             raise JournalError(_OTHERWISE.format(effect.source or "the program"))
-        if isinstance(effect, ChatInput):
-            self._input = None
         loss = await self._restore(effect, request, END)
         n = self._recorder.begin(effect, request)
         if isinstance(effect, Promotion):
