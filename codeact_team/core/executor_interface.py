@@ -264,6 +264,13 @@ class StreamingCodeExecutor(CodeExecutor):
         """Whether code can change nothing but its workspace, so that it can safely run again. Known after the start."""
         return False
 
+    async def finish(self) -> None:
+        """Have what the code has left in memory end in order, as a script ends: its files are complete then.
+
+        A living interpreter writes and closes what it has open, and does what waits for its exit. It gets a second for
+        that; the next block runs in a fresh one. Between two blocks.
+        """
+
     @property
     @abstractmethod
     def supported_languages(self) -> Sequence[str]:

@@ -126,7 +126,12 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             await self.life.renew(in_use=True)
         else:
             async with self._turns:
+                await self._runner.finish()
                 await self.life.renew()
+
+    async def finish(self) -> None:
+        async with self._turns:
+            await self._runner.finish()
 
     async def release(self, user: object) -> bool:
         self.life.forget(user)

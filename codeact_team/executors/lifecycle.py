@@ -222,6 +222,8 @@ class Lifecycle:
     async def stop(self) -> None:
         """Stop everything. Idempotent."""
         async with self._turns:
+            if not self._blocks.taken:
+                await self.runner.finish()
             await to_the_end(self._dismiss())
 
     def take_over(self, other: Lifecycle) -> None:

@@ -333,6 +333,9 @@ class CodeRunner(ABC, Generic[Program]):
         ``turns`` are held while blocks run. Raises a ``LookupError`` without such a user, and a ``SandboxError``.
         """
 
+    async def finish(self) -> None:
+        """End in order what a block has left running, if the blocks share anything. The caller holds the turns of blocks."""
+
     async def renew(self, environment: Environment, *, in_use: bool) -> None:
         """End the state of the blocks; if ``in_use``, while one may run."""
         if environment.sandbox is not None:

@@ -47,6 +47,8 @@ MAX_NAMES = 40
 """How many names of one call are reported."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_FINISH_TIME = 1.0
+"""Seconds that an interpreter may take to end in order."""
 _UNREADABLE = "The interpreter's account of the block could not be read."
 _FORK_LOSS = "The interpreter was lost: {}. With it, this branch of the session has ended: its variables and files are gone."
 
@@ -146,6 +148,10 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
             # the reader of its output ends a block that runs
             await session.aclose()
         return None if session.ending is None else session.ending.lost
+
+    async def finish(self) -> None:
+        if (session := self.session) is not None and not session.busy:
+            await to_the_end(session.finish(_FINISH_TIME))
 
     async def renew(self, environment: Environment, *, in_use: bool) -> None:
         if (session := self._session) is None:

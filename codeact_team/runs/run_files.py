@@ -249,6 +249,10 @@ class RunFiles:
             except TimeoutError:
                 self.notes = [f"what was made or changed could not be found out within {_GRACE:g} s"]
             raise
+        if not stays:
+            for executor in executors():
+                # before its files are looked at
+                await executor.finish()
         await self._find(executors(), stays=stays)
 
     async def _find(self, executors: Sequence[StreamingCodeExecutor], *, stays: bool) -> None:

@@ -202,6 +202,28 @@ class Session:
             await emit(ended.output)
         return ended, self._artifacts
 
+    async def finish(self, seconds: float) -> None:
+        """End the interpreter in order, as one that has run a script ends; kill it after so many seconds. Its next block loses it.
+
+        Its tools are closed: nothing calls the host any more.
+        """
+        request = frame(Kind.FINISH, RUN_HEAD.pack(self.interpreter, self._blocks))
+
+        async def kill() -> None:
+            await asyncio.sleep(seconds)
+            await self._channel.send(frame(Kind.KILL))
+
+        await self._channel.send(request)
+        killing = asyncio.create_task(kill())
+        try:
+            async with asyncio.timeout(seconds + KILL_GRACE):
+                await self._answer(_ignore)
+        except TimeoutError:
+            await self._connection.end("it did not end")
+        finally:
+            killing.cancel()
+            await asyncio.wait({killing})
+
     async def answers(self, control: BlockControl) -> bool:
         """Whether the interpreter that was known last answers; one that has replaced it does not count.
 
@@ -388,6 +410,8 @@ class Session:
             line, _, data = payload.partition(b"\n")
             head = ArtifactHead.model_validate_json(line)
             add_artifact(self._artifacts, Artifact(head.mime_type, data, head.file))
+        elif kind in (Kind.CALL, Kind.CANCEL) and self._control is None:
+            raise ProtocolError("no block runs that may call")
         elif kind == Kind.CALL:
             self._block_calls().take(payload)
         elif kind == Kind.CANCEL:

@@ -132,6 +132,10 @@ class Kind(IntEnum):
     ``directory``, the directory of the workspace that contains theirs. Answered by ``FORKED``."""
     PROMOTE = 13
     """Replace the interpreter and the files of this session by those of its fork number ``fork``. Answered by ``READY``."""
+    FINISH = 22
+    """End the interpreter in order, as one that has run a script ends: what it has open is written and closed, and what waits for
+    its exit runs. A :data:`RUN_HEAD`. Answered like a ``RUN``, as that of a block which has ended the interpreter; of one that has
+    run nothing, at once."""
     END = 14
     """End this fork, with all that it has started, and remove its directory. No payload; answered by ``DONE``."""
 
@@ -258,6 +262,7 @@ FROM_HOST: Mapping[int, int] = {
     Kind.SETUP: MAX_CODE_BYTES + 1 * KIB,
     Kind.FORK: 1 * KIB,
     Kind.PROMOTE: 1 * KIB,
+    Kind.FINISH: RUN_HEAD.size,
     Kind.END: 0,
     Kind.FORK_DATA: 1 * MIB,
     Kind.START: PROCESS_HEAD.size + MAX_START_BYTES,
@@ -297,6 +302,7 @@ OF_PROCESSES = frozenset((Kind.STARTED, Kind.TAKEN, Kind.PROGRESS, Kind.EXITED, 
 TO_INTERPRETER: Mapping[int, int] = {
     Kind.RUN: FROM_HOST[Kind.RUN] + TOKEN_BYTES,
     Kind.SETUP: FROM_HOST[Kind.SETUP] + TOKEN_BYTES,
+    Kind.FINISH: FROM_HOST[Kind.FINISH] + TOKEN_BYTES,
     Kind.TOOLS: FROM_HOST[Kind.TOOLS] + TOKEN_BYTES,
     Kind.FORK: 1 * MIB,
     Kind.MOVE: 64 * KIB,

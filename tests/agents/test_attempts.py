@@ -272,12 +272,14 @@ async def test_an_answer_whose_variables_are_lost_is_given_all_the_same(fresh_se
 async def test_an_answer_that_counts_fails_where_what_its_code_has_made_is_lost(
     fresh_session: Session,
 ) -> None:
-    dying = "import os, threading\nopen('made.txt', 'w').close()\nthreading.Timer(0.3, os._exit, [{}]).start()"
+    dying = (
+        "import os, threading\nopen('made.txt', 'w').close()\nthreading.Timer(0.3, os._exit, [{}]).start()"
+    )
     ways = [[Text(py(dying.format(number))), Text(f"It is {number}.")] for number in (1, 2)]
     choice = Slow(1, Json({"reason": "It is the best.", "answer": 1}))
     async with ScriptedServer(side_by_side(*ways, best=choice)) as server:
         with pytest.raises(
-            SandboxError, match="what the code of attempt 1 has made is lost: .*the branch has lost"
+            SandboxError, match=r"what the code of attempt 1 has made is lost: .*the branch has lost"
         ):
             await response(agent_of(server, fresh_session, attempts=2))
 

@@ -41,8 +41,6 @@ class Chats(RuleBasedStateMachine):
         self.inputs: list[str] = []
         """Those that are not undone."""
         self.number = 0
-        self.goes_on = False
-        """Whether the last input is a message that was stopped: who continues there, continues with it."""
         self.stack = ExitStack()
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self.server = self.stack.enter_context(ScriptedServer.in_thread(reply))
@@ -54,26 +52,15 @@ class Chats(RuleBasedStateMachine):
         self.terminal: Terminal = self.stack.enter_context(terminal)
 
     def _continue(self) -> None:
-        before = len(self.server.requests)
         self._open(ON)
-        for number, text in enumerate(self.inputs, 1):
+        for text in self.inputs:
             self.terminal.wait_for(f"> {text}")
-            if self.goes_on and number == len(self.inputs):
-                self._stop(before + 1)
-            else:
-                self.terminal.wait_for(_ENDS[text.split()[0]])
+            self.terminal.wait_for(_ENDS[text.split()[0]])
 
     def _enter(self, text: str) -> None:
         self.number += 1
-        self.goes_on = False
         self.inputs.append(f"{text} {self.number}.")
         ask(self.terminal, self.inputs[-1])
-
-    def _stop(self, requests: int) -> None:
-        wait_for_requests(self.server, requests)
-        self.terminal.type(CTRL_C)
-        self.terminal.wait_for("── stopped")
-        self.goes_on = True
 
     @property
     def counting(self) -> list[str]:
@@ -90,13 +77,14 @@ class Chats(RuleBasedStateMachine):
     def stopped(self) -> None:
         before = len(self.server.requests)
         self._enter("Wait")
-        self._stop(before + 2)
+        wait_for_requests(self.server, before + 2)
+        self.terminal.type(CTRL_C)
+        self.terminal.wait_for("── stopped")
 
     @rule()
     def undo(self) -> None:
         ask(self.terminal, "/undo")
         if self.inputs:
-            self.goes_on = False
             self.inputs.pop()
             self.terminal.wait_for("the last message is undone")
         else:
@@ -105,7 +93,6 @@ class Chats(RuleBasedStateMachine):
     @rule()
     def reset(self) -> None:
         ask(self.terminal, "/reset")
-        self.goes_on = False
         self.inputs.append("/reset")
         self.terminal.wait_for("forgotten")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
-from support.executing import LIVING, usually
+from support.executing import LIVING, run, usually
 from support.in_sessions import output
 
 from codeact_team.executors.session import InterpreterCodeExecutor
@@ -84,3 +85,65 @@ async def test_a_file_request_that_is_cancelled_leaves_the_session_usable(
             assert getting.result() == content
         assert await output(session, "1 + 1") == "2\n"
     await output(session, "rm big", language="sh")
+
+
+async def test_what_a_block_has_written_is_in_its_files_though_it_has_left_them_open(
+    session: InterpreterCodeExecutor, work_dir: Path
+) -> None:
+    code = """
+import csv
+made = open("out.csv", "w")
+csv.writer(made).writerow(["a", "b"])
+raw = open("raw", "wb")
+raw.write(b"data")
+"""
+    await output(session, code)
+    assert ((work_dir / "out.csv").read_text(), (work_dir / "raw").read_bytes()) == ("a,b\n", b"data")
+    # whatever is done with them later
+    await output(session, "made.write('c\\n'); raw.close(); del raw")
+    assert (work_dir / "out.csv").read_text() == "a,b\nc\n"
+    assert await output(session, "import os; made.close(); len(made.name)") == "7\n"
+
+
+WITH_LEFT_OPEN = """
+import atexit, zipfile
+made = open("out.csv", "w")
+made.write("a")
+archive = zipfile.ZipFile("out.zip", "w")
+archive.writestr("x", "y")
+atexit.register(lambda: open("at-exit", "w").write("done"))
+"""
+
+
+@pytest.mark.parametrize("way", ["restart", "finish"])
+async def test_an_interpreter_ends_in_order_as_a_script_does(
+    session: InterpreterCodeExecutor, work_dir: Path, way: str
+) -> None:
+    await output(session, WITH_LEFT_OPEN)
+    await getattr(session, way)()
+    assert ((work_dir / "out.csv").read_text(), (work_dir / "at-exit").read_text()) == ("a", "done")
+    with ZipFile(work_dir / "out.zip") as archive:
+        assert archive.read("x") == b"y"
+    assert (await output(session, "'made' in globals()")).endswith("False\n")
+
+
+async def test_what_does_not_end_in_order_within_a_second_is_killed(
+    session: InterpreterCodeExecutor, work_dir: Path
+) -> None:
+    await output(session, "import atexit, time\natexit.register(time.sleep, 1000)\nmade = open('made', 'w')")
+    await session.finish()
+    assert (await output(session, "'made' in globals()")).endswith("False\n")
+
+
+async def test_branches_end_without_doing_anything_more(
+    session: InterpreterCodeExecutor, work_dir: Path
+) -> None:
+    await output(session, "import atexit, tempfile\nkept = tempfile.TemporaryDirectory(dir='.')")
+    await output(session, "atexit.register(lambda: open('at-exit', 'w').close())\nNone")
+    [fork] = await session.fork()
+    await run(fork, "x = 1")
+    await fork.stop()
+    assert (
+        await output(session, "import os; os.path.exists(kept.name), os.path.exists('at-exit')")
+        == "(True, False)\n"
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import gc
 import os
 import sys
+import threading
 from contextlib import suppress
 from functools import partial
 from os import getpid
@@ -14,6 +16,7 @@ from types import ModuleType
 from codeact_team.session.protocol import RUN_HEAD, Kind
 from codeact_team.session.runner.interpreter.blocks import Blocks, Interrupts
 from codeact_team.session.runner.interpreter.channel import Channel, Streams, decode, encode, room
+from codeact_team.session.runner.interpreter.open_files import OpenFiles
 from codeact_team.session.runner.interpreter.reports import Artifacts, FinalAnswer, Names, ShownFigures
 from codeact_team.session.runner.interpreter.user_code import (
     LibraryFinder,
@@ -70,11 +73,15 @@ class Interpreter:
         self._denied = False
         sys.displayhook = self._displayhook
         self._figures = ShownFigures()
+        self._files = OpenFiles()
         # no object that exists now will ever be garbage
         gc.freeze()
 
-    def serve(self) -> None:
-        """Run what arrives, until nothing more will, or the code has closed a pipe that this needs."""
+    def serve(self) -> bool:
+        """Run what arrives, until nothing more will, or the code has closed a pipe that this needs.
+
+        Returns whether the code has left files that an end of Python in order may complete.
+        """
         while (command := self._channel.receive()) is not None:
             kind, token, payload = command
             if self._forks is not None:
@@ -85,6 +92,8 @@ class Interpreter:
             if kind in (Kind.FORK, Kind.SEAL):
                 self._fork_or_seal(kind, token, decode(payload.decode()))
                 continue
+            if kind is Kind.FINISH:
+                return self._finish()
             if kind is Kind.MOVE:
                 # the code may have removed the directory
                 with suppress(OSError):
@@ -104,6 +113,22 @@ class Interpreter:
             # the supervisor does not wait for this
             self._sources.settle(name, self._parts)
             self._streams.restore()
+        return False
+
+    def _finish(self) -> bool:
+        leaves_files = self._files.flush()
+        if leaves_files:
+            threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        if leaves_files:
+            # as Python does with the names of a script; what was frozen keeps it from doing so
+            for name in self._namespace.keys() - {"__builtins__"}:
+                self._namespace[name] = None
+            gc.unfreeze()
+            gc.collect()
+        self._files.flush()
+        # to take all else apart takes long with large libraries
+        return leaves_files
 
     def _declare(self, tools: list[dict[str, Any]]) -> None:
         if self._tools is None:
@@ -156,6 +181,7 @@ class Interpreter:
         if self._tools is not None:
             self._tools.calls.end()
         self._shown = None
+        self._files.flush()
         return self._report(exit_code, interrupted)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> tuple[int, bool]:
@@ -228,17 +254,19 @@ def _exit_status(error: SystemExit) -> tuple[int, str]:
 
 def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> None:
     """Run blocks until the supervisor closes the pipe, then exit; with ``EX_SOFTWARE`` after a failure."""
-    status = 0
+    status, is_to_end_in_order = 0, False
     try:
         *pipes, control = map(int, arguments)
         LibraryFinder().install()
         channel = Channel(*pipes)
         prepare_user_site()
-        Interpreter(channel, control, load).serve()
+        is_to_end_in_order = Interpreter(channel, control, load).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE
         with suppress(OSError):
             text = f"the interpreter cannot go on: {one_line(error)}\n"
             os.write(2, text.encode("utf-8", "backslashreplace"))
+    if is_to_end_in_order:
+        raise SystemExit
     # without waiting for threads that the code has left
     os._exit(status)

@@ -43,6 +43,7 @@ class RunningBlock:
         shell: The shell that runs it.
         is_given: Whether the interpreter has been given it.
         interrupted: Whether it was interrupted.
+        is_last: Whether the interpreter ends with it, in order, and no other is wanted.
     """
 
     def __init__(self, interpreter: int) -> None:
@@ -50,7 +51,7 @@ class RunningBlock:
         self.token = os.urandom(TOKEN_BYTES)
         self.shell: Shell | None = None
         self.is_given = False
-        self.interrupted = False
+        self.interrupted = self.is_last = False
         self._began = now()
         self._artifacts = 0
         self._artifact_bytes = 0

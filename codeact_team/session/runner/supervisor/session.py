@@ -36,6 +36,7 @@ _LITTLE = 4 * KIB
 """Bytes: so little output may come from a loop of prints, which will write more."""
 _FORGED = "it sent something that is no report of this block"
 _DEAF = "it did not read the answers to its calls"
+_FINISHED = "it was ended in order, as its work was over"
 _SUCCESS = b"\0"
 """The first byte of the report of a block that has not failed."""
 
@@ -121,7 +122,7 @@ class SupervisedSession:
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError`` if it is not for a session."""
-        if kind in (Kind.RUN, Kind.SETUP):
+        if kind in (Kind.RUN, Kind.SETUP, Kind.FINISH):
             self._run_python(kind, payload)
         elif kind == Kind.ANSWER:
             self._answer(payload)
@@ -171,7 +172,11 @@ class SupervisedSession:
             if self.interpreter is None and zygote and self._setup in zygote.setups:
                 self._end_block(block, report=_SUCCESS)
                 return
-        self._block = block
+        if kind == Kind.FINISH and (self.interpreter is None or self.interpreter.is_pristine):
+            # no block has left anything
+            self._end_block(block, report=_SUCCESS)
+            return
+        self._block, block.is_last = block, kind == Kind.FINISH
         if self._setup is None and self.interpreter and not self.interpreter.is_pristine:
             # as most do
             self._give(block, kind, payload)
@@ -362,7 +367,10 @@ class SupervisedSession:
         with suppress(EOFError, ProtocolError):
             # what it has reported before still counts
             self._take_reports(interpreter)
-        reason = "it ended" if status is None else self.results.reason(status)
+        if self._block is not None and self._block.is_last:
+            reason = _FINISHED
+        else:
+            reason = "it ended" if status is None else self.results.reason(status)
         self._lose(interpreter, reason, signal.SIGKILL if status is None else status)
 
     # ends
@@ -370,6 +378,7 @@ class SupervisedSession:
     def _lose(self, interpreter: InterpreterProcess, reason: str, status: int | None = None) -> None:
         """End what is left of an interpreter and of its processes, and prepare another one."""
         has_begun = self._block is not None and self._block.is_given and interpreter.has_begun
+        is_wanted = self._block is None or not self._block.is_last
         self.source.drop()
         self.results.lose(reason)
         # orphans show only by their session whose they were
@@ -379,7 +388,7 @@ class SupervisedSession:
             code = KILLED if status is None else exit_code(status)
             self._end_block(self._block, code, ran=has_begun, ended_here=status is None)
         # one that does not even start is not started again and again
-        if interpreter.was_used:
+        if interpreter.was_used and is_wanted:
             self.prepare()
 
     def _end_block(
