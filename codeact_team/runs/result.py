@@ -1,21 +1,14 @@
-"""The result of a run: its ending, its costs, and its failures in words.
-
-Model clients of several providers name their errors as OpenAI's does, and give them its attributes.
-"""
+"""The result of a run: its ending, its costs, and its failures in words."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from signal import Signals
-from typing import Any, cast
 
 from autogen_core.models import RequestUsage
 
@@ -26,36 +19,20 @@ from codeact_team.core.execution import CallOutcome
 from codeact_team.core.executor_interface import Change
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
+from codeact_team.models.refusals import Refusal, RefusalKind
 
-_TOO_LONG = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
-_BAD_REQUEST = (400, 422)
-_ADVICE = {
-    # the server's own words quote a part of the key
-    401: "the model's server does not accept the API key (401): check OPENAI_API_KEY, or what the model client's "
-    "`api_key` refers to",
-    403: "the model's server refuses this (403): {}; check what the API key may do",
-    404: "the model's server does not know the model, or the address (404): {}; check `model` and `base_url` of the "
-    "model client",
-    429: "too many requests for the model's server (429): {}; wait a little, or raise --retries",
-}
 _LONGEST = 600
-_RESETS = ("", "-requests", "-tokens")
-"""Endings of the names of headers that say when a limit is over."""
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[hms])")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_EPOCH = 1e9
-"""Seconds: more are a time since the epoch, and a thousand times more one in milliseconds."""
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
     """An error and its remedy for a person, without a traceback, and without the secrets of ``environ``."""
     # a refusal that may pass is shown while it is tried again
-    status, guide = _status(error), None if is_transient(error) else "models"
+    refusal, guide = Refusal.of(error), None if is_transient(error) else "models"
     if isinstance(error, CodeActTeamError):
         text, guide = str(error), error.guide
-    elif status is not None:
-        text = _refusal(status, error)
+    elif refusal is not None:
+        text = str(refusal)
     elif _is_named(error, "APITimeoutError"):
         text = "the model's server did not answer in time; try again, or raise `timeout` of the model client"
     elif _is_named(error, "APIConnectionError"):
@@ -80,10 +57,8 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same run may succeed a little later: the model's server is not there, overloaded, or has failed."""
-    status = _status(error)
-    if status is None:
-        return _is_named(error, "APIConnectionError")
-    return status >= 500 or (status == 429 and not _quota_is_used_up(error))
+    refusal = Refusal.of(error)
+    return _is_named(error, "APIConnectionError") if refusal is None else refusal.is_transient
 
 
 def is_of_infrastructure(error: BaseException) -> bool:
@@ -95,51 +70,28 @@ def is_of_infrastructure(error: BaseException) -> bool:
 
 def retry_after(error: BaseException) -> float | None:
     """The seconds to wait that a model's server asks for, if it does."""
-    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        with suppress(ValueError):
-            return max(0.0, float(headers.get(name, "")) * unit)
-    with suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(headers.get("retry-after")).timestamp() - time.time())
-    resets = {kind: _seconds(headers.get(f"x-ratelimit-reset{kind}", "")) for kind in _RESETS}
-    used_up = [kind for kind in _RESETS if headers.get(f"x-ratelimit-remaining{kind}") == "0"]
-    return max(
-        (seconds for kind in used_up or _RESETS if (seconds := resets[kind]) is not None), default=None
-    )
-
-
-def _seconds(text: str) -> float | None:
-    """What a server says of when a limit is over: a duration such as ``6m0s``, seconds, or a time since the epoch."""
-    with suppress(ValueError):
-        number = float(text)
-        if number < _EPOCH:
-            return max(0.0, number)
-        return max(0.0, (number / 1000 if number > 1000 * _EPOCH else number) - time.time())
-    parts = _DURATION.findall(text)
-    if not parts or "".join(map("".join, parts)) != text:
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    refusal = Refusal.of(error)
+    return None if refusal is None else refusal.retry_after
 
 
 def is_too_many(error: BaseException) -> bool:
     """Whether a model's server has refused because of too many requests."""
-    return _status(error) == 429 and not _quota_is_used_up(error)
+    return _is_refused_as(error, RefusalKind.TOO_MANY)
 
 
 def is_refused(error: BaseException) -> bool:
     """Whether a model's server refuses the key, or this call with it."""
-    return _status(error) in (401, 403)
+    return _is_refused_as(error, RefusalKind.KEY, RefusalKind.FORBIDDEN)
 
 
 def is_unauthorized(error: BaseException) -> bool:
     """Whether a model's server does not accept the key."""
-    return _status(error) == 401
+    return _is_refused_as(error, RefusalKind.KEY)
 
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status with which a model's server has refused, if it has."""
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) and status >= 400 and hasattr(error, "body") else None
+def _is_refused_as(error: BaseException, *kinds: RefusalKind) -> bool:
+    refusal = Refusal.of(error)
+    return refusal is not None and refusal.kind in kinds
 
 
 def _is_named(error: BaseException, name: str) -> bool:
@@ -153,38 +105,6 @@ def _named(error: BaseException) -> str:
         # each team on the way out has wrapped it once more
         return re.sub(r"^(?:RuntimeError: )+(?=\w+: )", "", named)
     return f"{type(error).__name__}: {error}"
-
-
-def _message(error: Any) -> str:
-    """The server's words, without the client's wrapping."""
-    part: Any = error.body
-    while isinstance(part, dict):
-        told = cast(dict[str, Any], part)
-        if isinstance(message := told.get("message"), str):
-            return _in_one_line(message)
-        part = told.get("error")
-    return _in_one_line(re.sub(r"^Error code: \d+(?: - )?", "", str(error)))
-
-
-def _refusal(status: int, error: BaseException) -> str:
-    said = _message(error).rstrip(" .;:") or "it does not say why"
-    if status == 429 and _quota_is_used_up(error):
-        return f"the account's quota is used up (429): {said}; check its plan and billing"
-    if status in _BAD_REQUEST and _TOO_LONG.search(str(error)):
-        return (
-            f"the conversation is longer than the model can read: {said}; give the agents a `model_context` that is "
-            "limited, such as BufferedChatCompletionContext, or use another model"
-        )
-    if status in _BAD_REQUEST:
-        return f"the model's server refuses the request: {said}; check the model client's settings"
-    if status in _ADVICE:
-        return _ADVICE[status].format(said)
-    return f"the model's server failed ({status}): {said}; try again later"
-
-
-def _quota_is_used_up(error: BaseException) -> bool:
-    # the same status as too many requests, but waiting does not help
-    return "quota" in str(error)
 
 
 def _in_one_line(text: str) -> str:

@@ -58,7 +58,7 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
             HttpError(400, "This model's maximum context length is 8192 tokens."),
             "the conversation is longer than the model can read: This model's maximum context length is 8192",
         ),
-        (HttpError(400, "Unknown parameter"), "refuses the request: Unknown parameter; check"),
+        (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
         (HttpError(500, "Oops"), "the model's server failed (500): Oops; try again later"),
         (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server failed (502): "),
         (Cut(), "the connection to the model's server broke off (Server disconnected"),
