@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from codeact_team.core.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
     from codeact_team.core.providers import Policy as Policy
     from codeact_team.core.scope import Scope as Scope
+    from codeact_team.errors import AnswerCutOffError as AnswerCutOffError
     from codeact_team.errors import BudgetError as BudgetError
     from codeact_team.errors import CodeActTeamError as CodeActTeamError
     from codeact_team.errors import ConfigError as ConfigError
@@ -164,6 +165,7 @@ _HOME = {
     "codeact_team.core.providers": ("Policy",),
     "codeact_team.core.scope": ("Scope",),
     "codeact_team.errors": (
+        "AnswerCutOffError",
         "BudgetError",
         "CodeActTeamError",
         "ConfigError",

@@ -6,6 +6,7 @@
     │   └── NotAllowedError     a component that the allow-list, or safety, keeps out
     ├── BudgetError             a limit of a team is reached, before more was spent
     ├── ModelError              a model's server answers with what is no answer
+    │   └── AnswerCutOffError   a model's server ends its answer before the end
     ├── WorkbenchError          tools cannot be had, such as those of an MCP server that does not start
     └── SandboxError            code cannot run on this machine as asked
         ├── EngineError         the container engine, or an image, is missing or refuses
@@ -78,6 +79,20 @@ class BudgetError(CodeActTeamError):
 
 class ModelError(CodeActTeamError, RuntimeError):
     """A model's server answers with what is no answer of a model."""
+
+
+class AnswerCutOffError(ModelError):
+    """A model's server has ended its answer before the end, which it may not do a little later.
+
+    Args:
+        what: What it has done.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}: a server that serves one request at a time does so where others wait; a batch then needs --concurrency "
+            "1. Try again; check the server, and whatever proxy is in between, if that stays so"
+        )
 
 
 class WorkbenchError(CodeActTeamError, RuntimeError):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from autogen_core.models import CreateResult, RequestUsage, UserMessage
 from autogen_ext.models.replay import ReplayChatCompletionClient
-from support.openai_server import Garbage, ScriptedServer
+from support.openai_server import Garbage, ScriptedServer, Text
 
 from codeact_team.errors import ModelError
-from codeact_team.models.clients import wrap_client
+from codeact_team.models.clients import WrappedClient, wrap_client
 from codeact_team.models.verdicts import decide_retry
+from codeact_team.runs.result import is_transient
 
 ASKED = [UserMessage(content="Hi.", source="user")]
 NUMBER: Any = CreateResult.model_construct(
@@ -81,3 +83,75 @@ async def test_a_server_that_answers_something_else_is_told_in_one_sentence(repl
             await finish(server.client(), stream=False)
         with pytest.raises(ModelError, match="is no chat completion: check `base_url`"):
             await decide_retry(server.client(), ASKED)
+
+
+def stream(*deltas: object, reason: str | None = None, ends: str = "data: [DONE]\n\n") -> Garbage:
+    """A stream of these pieces of an answer, as a server sends it."""
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "scripted-model"}
+    reasons = [None] * (len(deltas) - 1) + [reason]
+    choices = [
+        {"index": 0, "delta": {"content": delta}, "finish_reason": each}
+        for delta, each in zip(deltas, reasons, strict=False)
+    ]
+    chunks = [f"data: {json.dumps({**head, 'choices': [choice]})}\n\n" for choice in choices]
+    return Garbage("".join([*chunks, ends]).encode(), "text/event-stream")
+
+
+async def answer(client: WrappedClient) -> CreateResult:
+    async def emit(_: str) -> None: ...
+
+    return await client.ask(ASKED, emit=emit)
+
+
+async def test_an_answer_that_ends_without_a_reason_is_cut_off() -> None:
+    async with ScriptedServer([Text("Hi."), stream("The answer is 4, becau")]) as server:
+        client = wrap_client(server.client())
+        await answer(client)
+        with pytest.raises(ModelError, match=r"has cut its answer off: .*--concurrency 1") as caught:
+            await answer(client)
+        assert is_transient(caught.value)
+
+
+async def test_the_first_answer_without_a_reason_is_asked_for_again() -> None:
+    async with ScriptedServer([stream("The answer is 4, becau"), Text("The answer is 4.")]) as server:
+        assert (await answer(wrap_client(server.client()))).content == "The answer is 4."
+
+
+async def test_a_server_that_never_gives_a_reason_is_believed() -> None:
+    async with ScriptedServer([stream("One."), stream("One."), stream("Two.")]) as server:
+        client = wrap_client(server.client())
+        assert [(await answer(client)).content for _ in range(2)] == ["One.", "Two."]
+
+
+async def test_a_stream_of_nothing_is_no_matter_of_the_address() -> None:
+    # as pings alone, by which llama-cpp-python answers what is longer than its context
+    async with ScriptedServer([stream(ends=": ping\n\n: ping\n\n")]) as server:
+        with pytest.raises(ModelError, match="has answered nothing") as caught:
+            await answer(wrap_client(server.client()))
+    assert is_transient(caught.value)
+
+
+PARTS: list[object] = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "Six sevens."}]},
+    {"type": "text", "text": "It is 42."},
+]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_words_in_parts_are_words(streamed: bool) -> None:
+    whole = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "scripted-model",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": PARTS}, "finish_reason": "stop"}
+        ],
+    }
+    reply = (
+        stream(PARTS, reason="stop") if streamed else Garbage(json.dumps(whole).encode(), "application/json")
+    )
+    async with ScriptedServer([reply]) as server:
+        client = wrap_client(server.client())
+        result = await answer(client) if streamed else await client.ask(ASKED)
+    assert (result.content, result.thought) == ("It is 42.", "Six sevens.")

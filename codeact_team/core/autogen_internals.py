@@ -13,7 +13,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
@@ -30,6 +30,8 @@ from autogen_core.tools import FunctionTool, ToolOverride
 from autogen_ext.code_executors._common import build_python_functions_file as build_python_functions_file
 from autogen_ext.code_executors._common import to_stub as to_stub
 from pydantic import BaseModel
+
+from codeact_team.errors import AnswerCutOffError
 
 if TYPE_CHECKING:
     # these come with an extra
@@ -158,8 +160,8 @@ def repaired(loaded: Any) -> Any:
     return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)
 
 
-def keep_refusals(client: ChatCompletionClient) -> None:
-    """Make a client of OpenAI's return the words of a refusal as a filtered answer: AutoGen drops them."""
+def mend_answers(client: ChatCompletionClient) -> None:
+    """Make a client of OpenAI's return what AutoGen drops: the words of a refusal, as a filtered answer, and words in parts."""
     if not any(kind.__module__.startswith("autogen_ext.models.openai.") for kind in type(client).__mro__):
         return
     inner: Any = getattr(client, "_client", None)
@@ -168,40 +170,64 @@ def keep_refusals(client: ChatCompletionClient) -> None:
         for name in ("create", "parse"):
             ask = getattr(completions, name, None)
             if inspect.ismethod(ask):
-                setattr(completions, name, _keeping_refusals(ask))
+                setattr(completions, name, _mending_answers(ask))
 
 
-def _keeping_refusals(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _mending_answers(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def keeping(*arguments: Any, **options: Any) -> Any:
         answer = await ask(*arguments, **options)
         if options.get("stream"):
-            return _refusals_kept(answer)
+            return _mended(answer)
         for choice in answer.choices or ():
-            _keep_refusal(choice, choice.message)
+            _mend(choice, choice.message)
         return answer
 
     return keeping
 
 
-async def _refusals_kept(stream: Any) -> AsyncGenerator[Any]:
-    refused = False
+async def _mended(stream: Any) -> AsyncGenerator[Any]:
+    refused = is_empty = False
     try:
+        is_empty = "event-stream" in stream.response.headers.get("content-type", "")
         async for chunk in stream:
+            is_empty = False
             for choice in chunk.choices or ():
-                refused = _keep_refusal(choice, choice.delta, refused)
+                refused = _mend(choice, choice.delta, refused)
             yield chunk
     finally:
         await stream.close()
+    if is_empty:
+        raise AnswerCutOffError("the model's server has answered nothing")
 
 
-def _keep_refusal(choice: Any, said: Any, refused: bool = False) -> bool:
+def _mend(choice: Any, said: Any, refused: bool = False) -> bool:
     """Move a refusal to where the words of an answer are; returns whether there has been one."""
+    _join_parts(said)
     words = getattr(said, "refusal", None)
     if isinstance(words, str) and words and not said.content:
         said.content, refused = words, True
     if refused and choice.finish_reason == "stop":
         choice.finish_reason = "content_filter"
     return refused
+
+
+def _join_parts(said: Any) -> None:
+    """Make words that come in parts, as those of Mistral's models that think, what AutoGen takes: a text, and its reasoning."""
+    parts: object = getattr(said, "content", None)
+    if not isinstance(parts, list):
+        return
+    said.content = _text_of(cast("list[object]", parts), "text")
+    if thought := _text_of(cast("list[object]", parts), "thinking"):
+        said.reasoning_content = thought
+
+
+def _text_of(parts: object, kind: str) -> str:
+    if isinstance(parts, str):
+        return parts
+    if not isinstance(parts, list):
+        return ""
+    told = [cast("dict[str, object]", part) for part in cast("list[object]", parts) if isinstance(part, dict)]
+    return "".join(_text_of(part.get(kind), "text") for part in told if part.get("type") == kind)
 
 
 async def recover(runner: Team | ChatAgent) -> None:

@@ -19,11 +19,11 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
-from codeact_team.core.autogen_internals import keep_refusals
+from codeact_team.core.autogen_internals import mend_answers
 from codeact_team.core.effects import Effect, error_text, perform, speaker
 from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words, emit_piece
 from codeact_team.core.wrapper import Wrapper
-from codeact_team.errors import ModelError
+from codeact_team.errors import AnswerCutOffError, ModelError
 
 _UNREADABLE = (
     "the model's server answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
@@ -99,8 +99,10 @@ class WrappedClient(Wrapper, ChatCompletionClient):
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
-        keep_refusals(client)
+        mend_answers(client)
         self._model = model or _model_of(client)
+        self._gives_reasons: bool | None = None
+        """Whether the server says why an answer ends, as far as is known: one that does not, has cut off no answer."""
 
     async def ask(
         self,
@@ -206,10 +208,32 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         emit: Emit,
         message_id: str | None,
     ) -> CreateResult:
-        agent, last, began = speaker(), None, time.monotonic()
         # AutoGen's OpenAI clients report the tokens of a stream only with this option, which others do not have
-        if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
+        is_of_openai = "include_usage" in inspect.signature(self.wrapped.create_stream).parameters
+        if is_of_openai:
             options = {**options, "include_usage": True}
+        while True:
+            result = await self._streamed(effect, messages, token, options, emit, message_id)
+            if result.finish_reason != "unknown":
+                self._gives_reasons = True
+            elif is_of_openai and self._gives_reasons is None:
+                # whether that is its way shows when it is asked again
+                self._gives_reasons = False
+                continue
+            elif self._gives_reasons:
+                raise AnswerCutOffError("the model's server has cut its answer off")
+            return result
+
+    async def _streamed(
+        self,
+        effect: ModelCall,
+        messages: Sequence[LLMMessage],
+        token: CancellationToken | None,
+        options: Mapping[str, Any],
+        emit: Emit,
+        message_id: str | None,
+    ) -> CreateResult:
+        agent, last, began = speaker(), None, time.monotonic()
         answer = self.wrapped.create_stream(messages, cancellation_token=token, **options)
         async with aclosing(answer) as items:
             async for last in items:

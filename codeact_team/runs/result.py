@@ -18,7 +18,7 @@ from codeact_team.core.events import BlockBegan, BudgetSpent, ModelCallEnded, Ru
 from codeact_team.core.execution import CallOutcome
 from codeact_team.core.executor_interface import Change
 from codeact_team.core.redaction import without_secrets
-from codeact_team.errors import CodeActTeamError, EngineError, SandboxLostError
+from codeact_team.errors import AnswerCutOffError, CodeActTeamError, EngineError, SandboxLostError
 from codeact_team.models.refusals import Refusal, RefusalKind
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
@@ -57,8 +57,9 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same run may succeed a little later: the model's server is not there, overloaded, or has failed."""
-    refusal = Refusal.of(error)
-    return _is_named(error, "APIConnectionError") if refusal is None else refusal.is_transient
+    if (refusal := Refusal.of(error)) is not None:
+        return refusal.is_transient
+    return isinstance(error, AnswerCutOffError) or _is_named(error, "APIConnectionError")
 
 
 def is_of_infrastructure(error: BaseException) -> bool:

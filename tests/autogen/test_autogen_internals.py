@@ -48,9 +48,9 @@ from codeact_team.core.autogen_internals import (
     conditions_of,
     function_of,
     import_to_str,
-    keep_refusals,
     leave_retries,
     listed_model,
+    mend_answers,
     model_table,
     reads_past_versions,
     recover,
@@ -283,8 +283,8 @@ async def test_the_words_of_a_refusal_are_kept(stream: bool, as_json: bool):
     async with ScriptedServer([Refusal(), Refusal()]) as server:
         client = server.client()
         assert (await asked(client)).content == "", "AutoGen drops them"
-        keep_refusals(client)
-        keep_refusals(client)
+        mend_answers(client)
+        mend_answers(client)
         kept = await asked(client)
     assert (kept.content, kept.finish_reason) == ("I cannot help with that.", "content_filter")
 
