@@ -20,6 +20,8 @@ from codeact_team.core.visibility import is_lexed_quickly
 _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
 _LONGEST_BLOCK = 20_000
 """Characters of prose that are rendered together."""
+_SHORT_BLOCK = 2_000
+"""Characters of prose that are parsed anew at each line; longer prose when it has grown by a quarter, as a table may be one block."""
 _CODE_BEFORE = 4_000
 """Characters of code before a line that its colours may depend on, as far as code comes line by line."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -66,6 +68,8 @@ class RenderedProse:
         self._width = width
         self._rest = ""
         """What has no line yet."""
+        self._parsed = 0
+        """How many characters of that were parsed last, and had no end of a block."""
         self._fence = ""
         """The fence that the code which comes is in."""
         self._language = ""
@@ -94,6 +98,8 @@ class RenderedProse:
                 if self._fence:
                     return
                 continue
+            if not is_end and _SHORT_BLOCK < len(self._rest) < self._parsed * 5 // 4:
+                return
             window, has_more = self._window(is_end=is_end)
             taken = 0
             for source, kind in _blocks(window, is_end=not has_more):
@@ -103,6 +109,7 @@ class RenderedProse:
                 else:
                     yield from rendered(source, self._width)
             self._rest = self._rest[taken:]
+            self._parsed = 0 if taken else len(self._rest)
             if not taken:
                 return
 

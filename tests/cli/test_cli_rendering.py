@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 from support.cost import SHORT
 
+from codeact_team.cli import rendering
 from codeact_team.cli.rendering import RenderedProse
 from codeact_team.cli.screen import between_words
 
@@ -116,3 +118,26 @@ def test_our_lines_are_broken_between_words_and_commands_not_at_all():
     command = "codeact-team resume .codeact-team/runs/20261125-090210-abcdef"
     line = between_words(Text(f"note: to go on when there is time: {command}"), 50)
     assert line.plain == f"note: to go on when there is time:\n{command}"
+
+
+@pytest.mark.parametrize("line", ["|x|y|\n", "- an item\n", "- an item\n\n"])
+def test_a_long_block_that_comes_line_by_line_is_parsed_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    parses = 0
+    parser = rendering._parser()
+
+    class Counting:
+        def parse(self, text: str) -> Any:
+            nonlocal parses
+            parses += 1
+            return parser.parse(text)
+
+    monkeypatch.setattr(rendering, "_parser", Counting)
+    prose, lines = RenderedProse(80), 0
+    for piece in ["|a|b|\n|-|-|\n" if line.startswith("|") else "", *[line] * 3_000]:
+        lines += sum(1 for _ in prose.add(piece))
+    lines += sum(1 for _ in prose.end())
+    assert lines >= 3_000
+    # until it is long, at each line
+    assert parses < 2_000 // len(line) + 100
