@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.cost import LINEAR, growth
 from support.variations import mostly_long
 
-from codeact_team.core.visibility import all_visible, cut, edged, excerpt, visible
+from codeact_team.core.visibility import all_visible, cut, edged, exact, excerpt, visible
 
 ANYTHING = st.text(alphabet=st.characters(codec=None))
 
@@ -108,3 +108,15 @@ def test_a_text_that_is_cut_shows_it():
 )
 def test_what_is_unseen_is_shown_in_linear_time(text: str) -> None:
     assert growth(lambda size: text * (size // len(text) + 1), all_visible, 400_000, rounds=3) < LINEAR
+
+
+def test_a_tab_is_told_from_blanks_where_a_person_decides():
+    text = "cat >notes <<-E\n{0}text\n{0}E\nrm -rf victim"
+    by_tabs, by_blanks = (edged(exact(text.format(indent)), 80) for indent in ("\t", "    "))
+    assert by_tabs != by_blanks
+    assert "| ␉   text" in by_tabs
+
+
+@pytest.mark.parametrize("char", ["\U00013441", "\U00016fe4", "\u3164"])
+def test_letters_without_ink_are_written_out_where_a_person_decides(char: str):
+    assert all_visible(f"a{char}b").isascii()

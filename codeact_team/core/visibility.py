@@ -30,8 +30,8 @@ _BLANK = frozenset(
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x3164, 0xFFA0),
         *range(0xFE00, 0xFE10),
         *range(0xE0100, 0xE01F0),
-        # symbols without ink
-        *(0x2800, 0x1D159),
+        # symbols and letters without ink; what is newer than this Python's Unicode belongs to no category
+        *(0x2800, 0x13441, 0x13442, 0x16FE4, 0x1D159),
     }
 )
 _JOINERS = "\u200d\ufe0e\ufe0f"
@@ -72,7 +72,7 @@ def readable(path: str) -> str:
 
 
 def exact(text: str) -> str:
-    """Do what :func:`all_visible` does, and mark carriage returns and the blanks at the ends of lines."""
+    """Do what :func:`all_visible` does, and mark carriage returns, tabs, and the blanks at the ends of lines."""
     lines = text.replace("\r\n", "\r").replace("\r", "\N{SYMBOL FOR CARRIAGE RETURN}\n").split("\n")
     return all_visible("\n".join(map(_with_marked_end, lines)))
 
@@ -127,7 +127,8 @@ def _mark(char: str) -> str | None:
 
 def _with_marked_end(line: str) -> str:
     bare = line.rstrip(" \t")
-    return bare + line[len(bare) :].translate(_END_MARKS)
+    # the tab stays behind its mark, for lines to begin below each other
+    return bare.replace("\t", f"{_END_MARKS[0x09]}\t") + line[len(bare) :].translate(_END_MARKS)
 
 
 def _escaped(char: str) -> str:
