@@ -54,7 +54,7 @@ def test_a_call_is_told_argument_by_argument():
 
 def test_code_is_told_as_it_is():
     question = Question("helper", "code", "python", code="if x:\n\tprint('ü')\n\n")
-    assert question.to_text() == "helper wants to run python code:\n| if x:\n|     print('ü')"
+    assert question.to_text() == "helper wants to run python code:\n| if x:\n| ␉   print('ü')"
     assert question.grant == "all code"
 
 
