@@ -29,6 +29,7 @@ from codeact_team.config.components import (
 from codeact_team.config.document import MASK, Document, Problem, at, in_words, last_key, walk
 from codeact_team.config.models import abilities, assumed_info, needs_info
 from codeact_team.config.schema import described_schema
+from codeact_team.config.soundness import faults
 from codeact_team.config.yaml12 import Path
 from codeact_team.core.autogen_internals import ComponentClass, reads_past_versions
 from codeact_team.core.providers import (
@@ -204,7 +205,26 @@ def check_components(document: Document, policy: Policy) -> list[PlacedComponent
     return checking.parts
 
 
+def _wrapped(data: object) -> str | None:
+    """What to use in the place of a document of AutoGen Studio's, which has components in it and is none."""
+    if not isinstance(data, dict) or "provider" in data:
+        return None
+    told = cast("dict[str, Any]", data)
+    inner: Any = told.get("component")
+    if is_component(inner):
+        return f"a component that is wrapped in `component`, as AutoGen Studio keeps it: use what is in it, {inner['provider']}"
+    gallery: Any = told.get("config", told)
+    kinds = cast("dict[str, Any]", gallery).get("components") if isinstance(gallery, dict) else None
+    if isinstance(kinds, dict):
+        named = ", ".join(f"components.{kind}" for kind in islice(cast("dict[str, Any]", kinds), 5))
+        return f"a gallery of AutoGen Studio: use one of its components ({named}), each in a file of its own"
+    return None
+
+
 def _text_problems(document: Document, policy: Policy) -> Iterator[Problem]:
+    if (instead := _wrapped(document.data)) is not None:
+        yield Problem((), instead)
+        return
     try:
         ComponentModel.model_validate(document.data, extra="forbid")
     except ValidationError as error:
@@ -267,6 +287,8 @@ class _Checking:
             return True
         if given > current or not reads_past_versions(component):
             message = f"version {given} of {component.__name__} is not the installed one, {current}"
+            if given < current:
+                message += f": write {current}, which is all that most such configs need"
             self.problems.append(Problem((*path, "component_version"), message))
         return False
 
@@ -282,6 +304,7 @@ class _Checking:
             place = (*path, *self._unreadable(schema, config))
             self.problems.append(Problem(place, f"expected another kind of value ({error})"))
             return config
+        self.problems += [Problem((*path, *place), message) for place, message in faults(component, config)]
         return self._model_info(path, component, config)
 
     def _unreadable(self, schema: type[BaseModel], config: Mapping[str, Any]) -> Path:
