@@ -139,7 +139,7 @@ def test_an_allowed_namespace_is_imported_and_checked(write: Write, add_module: 
 
 # "a tool config runs its source at load"
 def test_a_tool_with_source_code_is_refused_unless_asked_for(write: Write) -> None:
-    tool = "{provider: autogen_core.tools.FunctionTool, config: {source_code: "1/0\\ndef t(): pass", name: t, description: d, global_imports: [], has_cancellation_support: false}}"
+    tool = "{provider: autogen_core.tools.FunctionTool, config: {source_code: 'def t(x=1/0): pass', name: t, description: d, global_imports: [], has_cancellation_support: false}}"
     source = write(TEAM.replace("name: coder", f"name: coder\n        tools: [{tool}]"))
     error = refusal(source)
     assert isinstance(error, NotAllowedError)
