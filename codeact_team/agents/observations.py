@@ -18,6 +18,7 @@ from codeact_team.core.execution import (
     SessionResult,
 )
 from codeact_team.core.quoting import make_inert
+from codeact_team.core.screen_text import condensed, settled
 from codeact_team.models.verdicts import RetryDecision
 from codeact_team.tools.approvals import ApprovalRecord
 
@@ -234,7 +235,8 @@ def encodable(text: str) -> str:
 def observe(result: CodeResult) -> ExecutionResult:
     """A result as it is passed on: in AutoGen's words, cut in the middle, and without a fence that would run again."""
     known = full_result(result)
-    output = make_inert(encodable(shorten(known.output)))
+    # for people it is as it was while it came
+    output = make_inert(encodable(shorten(condensed(settled(known.output)))))
     if known.outcome in (Outcome.DENIED, Outcome.CANCELLED, Outcome.NOT_RUN):
         text = output
     elif not output.strip() and isinstance(known, SessionResult) and known.exit_code == 0:
