@@ -131,7 +131,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
 
     async def finish(self) -> None:
         async with self._turns:
-            await self._runner.finish()
+            await self.life.finish()
 
     async def release(self, user: object) -> bool:
         self.life.forget(user)

@@ -42,6 +42,10 @@ class WarmSource(Protocol):
         """Hand the executor an equivalent warm sandbox. Returns whether there was one."""
         ...
 
+    def shares(self, executor: Startable) -> bool:
+        """Whether what the code of an executor leaves is for others, too."""
+        ...
+
     async def take_back(self, executor: Startable) -> None:
         """Take the sandbox of an executor that stops, if others may have it."""
         ...
@@ -222,9 +226,13 @@ class Lifecycle:
     async def stop(self) -> None:
         """Stop everything. Idempotent."""
         async with self._turns:
-            if not self._blocks.taken:
-                await self.runner.finish()
             await to_the_end(self._dismiss())
+
+    async def finish(self) -> None:
+        """Have the interpreter, if there is one and nobody else goes on with it, end in order. Between two blocks."""
+        async with self._turns:
+            if self._provided_by is None or not self._provided_by.shares(self._owner):
+                await self.runner.finish()
 
     def take_over(self, other: Lifecycle) -> None:
         """Take all that another executor with the same packages and settings, except for data, has started.
@@ -303,6 +311,9 @@ class Lifecycle:
         source, self._provided_by = self._provided_by, None
         if is_started and source is not None:
             await source.take_back(self._owner)
+        if not self._blocks.taken:
+            # nothing where the pool has taken it, with its state
+            await self.runner.finish()
         self.replace(STOPPED, known_to=self._owner)
         await self._clear()
         if is_started:

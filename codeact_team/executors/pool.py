@@ -155,6 +155,10 @@ class SandboxPool:
         finally:
             self._wish_for(key)
 
+    def shares(self, executor: Startable) -> bool:
+        """Whether others may have the sandbox of an executor after it, as it is then. Executors call this."""
+        return executor in self._lent
+
     async def take_back(self, executor: Startable) -> None:
         """Take the sandbox of an executor that stops, if others may have it. Executors call this."""
         lent = self._lent.pop(executor, None)

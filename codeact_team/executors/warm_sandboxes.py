@@ -232,6 +232,9 @@ class WarmSandboxes:
         """Hand out nothing: sandboxes started ahead are new ones."""
         return False
 
+    def shares(self, executor: Startable) -> bool:
+        return False
+
     async def take_back(self, executor: Startable) -> None:
         """Take nothing: sandboxes that fail are ended."""
 

@@ -51,7 +51,7 @@ _SYMPTOMS = {
     Cause.NETWORK: (
         r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known"
         r"|Network is unreachable|No route to host|Could not resolve host|nodename nor servname provided"
-        r"|bad address '|\bEAI_AGAIN\b|\bE(?:NET|HOST)UNREACH\b|[Ss]ocket(?s:.){0,200}(?:Permission denied|Operation not permitted)"
+        r"|bad address '|\bEAI_AGAIN\b|\bE(?:NET|HOST)UNREACH\b|[Ss]ocket.{0,200}(?:Permission denied|Operation not permitted)"
     ),
     Cause.PROCESSES: (
         r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"
@@ -70,6 +70,16 @@ FILE_TOO_LARGE = 128 + 25
 """The exit code of a program that the kernel has ended for the size of a file."""
 
 
+_LAST_LINES = 30
+"""How many lines at the end of an output may say why a program has failed."""
+_EXCEPTION = re.compile(r"(?:[\w.]+\.)?(?P<type>_?[A-Za-z]\w*(?:Error|Exception|error))(?:: |$)")
+_OF_THE_KERNEL = {
+    "OSError", "BlockingIOError", "PermissionError", "FileNotFoundError", "MemoryError", "_ArrayMemoryError", "gaierror", "URLError"
+}  # fmt: skip
+"""Types of exceptions that the kernel's refusals have, or that are raised for these alone."""
+_AT_A_SOCKET = re.compile(r"\b(?:socket|socketserver|connect|getaddrinfo)\b")
+
+
 def diagnose(
     limits: Limits,
     *,
@@ -80,20 +90,20 @@ def diagnose(
 ) -> str | None:
     """Name the limit that a failed program ran into, in a sentence, which says so if that is a guess.
 
-    Its ``output`` is hostile data, which can only make the answer wrong. The other counts are those of :class:`Exit`.
+    It is none where the kernel has counted it, or the program has ended by an exception of the kernel's. Its ``output`` is
+    hostile data, which can only make the answer wrong. The other counts are those of :class:`Exit`.
     """
     if exit_code == 0:
         return None
     if oom_kills:
-        cause = Cause.MEMORY
-    elif symptoms := [
-        each for each, words in _SYMPTOMS.items() if each in limits and re.search(words, output)
-    ]:
-        cause = symptoms[0]
+        cause, is_certain = Cause.MEMORY, True
+    elif (told := _told(limits, output)) is not None:
+        cause, is_certain = told
+        is_certain = is_certain or (cause is Cause.PROCESSES and fork_failures > 0)
     elif fork_failures:
-        cause = Cause.PROCESSES
+        cause, is_certain = Cause.PROCESSES, True
     elif exit_code == FILE_TOO_LARGE:
-        cause = Cause.DISK
+        cause, is_certain = Cause.DISK, True
     elif exit_code == KILLED and oom_kills is None and Cause.MEMORY in limits:
         # nothing counts, so it may have been the memory limit, or the code itself
         return (
@@ -102,13 +112,38 @@ def diagnose(
         )
     else:
         return None
-    return limit_sentence(cause, limits[cause]) if cause in limits else None
+    return limit_sentence(cause, limits[cause], is_certain=is_certain) if cause in limits else None
 
 
-def limit_sentence(cause: Cause, field: str) -> str:
-    """The sentence that names a limit and the config field that sets it."""
+def _told(limits: Limits, output: str) -> tuple[Cause, bool] | None:
+    """The limit that the end of an output is about, and whether that is an exception of the kernel's."""
+    lines = output.rstrip().split("\n")[-_LAST_LINES:]
+    frames, words, is_certain = "", "\n".join(lines), False
+    for number in range(len(lines) - 1, -1, -1):
+        if (found := _EXCEPTION.match(lines[number])) is not None:
+            # what was printed before is not why it failed
+            frames, words = "\n".join(lines[:number]), "\n".join(lines[number:])
+            # lines that belong to the exception are indented
+            ends = all(line[:1].isspace() or not line for line in lines[number + 1 :])
+            is_certain = found["type"] in _OF_THE_KERNEL and ends
+            break
+    if (
+        Cause.NETWORK in limits
+        and words.startswith("PermissionError")
+        and "'" not in words
+        and _AT_A_SOCKET.search(frames)
+    ):
+        return Cause.NETWORK, True
+    cause = next(
+        (each for each, known in _SYMPTOMS.items() if each in limits and re.search(known, words)), None
+    )
     # the file may not exist outside either
-    how = "It may have run" if cause is Cause.UNSEEN else "This ran"
+    return None if cause is None else (cause, is_certain and cause is not Cause.UNSEEN)
+
+
+def limit_sentence(cause: Cause, field: str, *, is_certain: bool = True) -> str:
+    """The sentence that names a limit and the config field that sets it."""
+    how = "This ran" if is_certain else "It may have run"
     return f"{how} into a limit of the sandbox: {cause} ({field})."
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from codeact_team.sandbox.base import Cause, diagnose
@@ -20,6 +22,7 @@ SEEN = [
     (Cause.NETWORK, "Exception in thread \"main\" java.net.UnknownHostException: example.com"),
     (Cause.NETWORK, "OSError: [Errno 113] No route to host"),
     (Cause.NETWORK, "    self.sock = socket.create_connection(\nPermissionError: [Errno 1] Operation not permitted"),
+    (Cause.NETWORK, "    self.socket = socket.socket(self.address_family,\n    " + "^" * 300 + "\nPermissionError: [Errno 13] Permission denied"),
     (Cause.READ_ONLY, "OSError: [Errno 30] Read-only file system: '/usr/x'"),
     (Cause.READ_ONLY, "touch: cannot touch '/etc/x': Read-only file system"),
     (Cause.READ_ONLY, "Error: EROFS: read-only file system, open '/x'"),
@@ -47,7 +50,10 @@ SEEN = [
 @pytest.mark.parametrize(("cause", "output"), SEEN)
 def test_messages_of_programs(cause: Cause, output: str) -> None:
     said = diagnose(LIMITS, exit_code=1, output=output)
-    how = "It may have run" if cause is Cause.UNSEEN else "This ran"
+    is_of_the_kernel = re.match(
+        r"(?:\w+\.)*(?:OS|BlockingIO|Memory|Permission|URL)Error|socket.gaierror", output.split("\n")[-1]
+    )
+    how = "This ran" if is_of_the_kernel and cause is not Cause.UNSEEN else "It may have run"
     field = f"{cause.name.lower()}_field: 1"
     assert said == f"{how} into a limit of the sandbox: {cause} ({field})."
     # a limit that is not in force is not to blame
@@ -63,10 +69,16 @@ def test_messages_of_programs(cause: Cause, output: str) -> None:
         "ConnectionRefusedError: [Errno 111] Connection refused",
         "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
         "ModuleNotFoundError: No module named 'numpy'",
+        "[Errno 28] No space left on device\nTraceback (most recent call last):\n  int('x')\nValueError: invalid literal",
     ],
 )
 def test_failures_of_the_codes_own(output: str) -> None:
     assert diagnose(LIMITS, exit_code=1, output=output) is None
+
+
+def test_what_code_has_printed_is_no_proof() -> None:
+    for output in ("MemoryError\ndone", "sh: can't fork", "ValueError: [Errno 28] No space left on device"):
+        assert (diagnose(LIMITS, exit_code=1, output=output) or "").startswith("It may have run into")
 
 
 @pytest.mark.parametrize(("_", "output"), SEEN[:3])
