@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar
@@ -25,7 +27,7 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.places import place_of
 from codeact_team.core.scope import Startable
-from codeact_team.errors import SettingError
+from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.running import AnyRunner, Call, Setup
 from codeact_team.executors.settings import ExecutorConfig
@@ -269,6 +271,19 @@ class Lifecycle:
 
     async def _open(self) -> None:
         """Start what does not run, and notice what was lost since the last block."""
+        try:
+            await self._start_all()
+        except (OSError, SandboxError) as error:
+            cause = error.__cause__ if isinstance(error, SandboxError) else error
+            if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise SandboxError(
+                f"no sandbox can start: this process may have {limit:,} files and connections open, and has. Raise that limit, as "
+                "by `ulimit -n 4096`, or have fewer sandboxes at a time"
+            ) from error
+
+    async def _start_all(self) -> None:
         environment, runner = self.environment, self.runner
         if not environment.running or runner.interpreter is None:
             if (lost := await to_the_end(runner.close())) is not None:

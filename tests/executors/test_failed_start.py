@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from autogen_core import CancellationToken
+from autogen_core.code_executor import CodeBlock
 from support.executing import KINDS
 from support.waiting import until
 
 from codeact_team.errors import EngineError, SandboxError
+from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
 from codeact_team.runs.result import is_of_infrastructure
 
@@ -53,3 +60,35 @@ async def test_a_sandbox_that_is_lost_while_its_interpreter_starts_may_be_replac
     with pytest.raises(SandboxError, match="lost while its interpreter started: the container") as caught:
         await starting
     assert is_of_infrastructure(caught.value)
+
+
+@contextmanager
+def without_descriptors() -> Generator[None]:
+    """Within it, this process may open only a few files more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, limits[1]))
+    held: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(2))
+        for _ in range(3):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)
+
+
+async def test_a_process_that_may_open_nothing_more_is_told_so(tmp_path: Path) -> None:
+    executor = ConfinedSessionCodeExecutor(work_dir=tmp_path, confinement="best_effort")
+    with without_descriptors():
+        with pytest.raises(
+            SandboxError, match=r"may have [\d,]+ files and connections open, and has.*ulimit -n"
+        ):
+            await executor.start()
+    async with executor:
+        assert (
+            await executor.execute_code_blocks([CodeBlock("1", "python")], CancellationToken())
+        ).output == "1\n"
