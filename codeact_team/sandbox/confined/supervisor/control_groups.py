@@ -26,8 +26,9 @@ OWN_TASKS = 1
 """The supervising process is in the group as well."""
 
 
-def _limit_files(settings: Confinement, controller: str, version: int) -> Mapping[str, str]:
+def _limit_files(settings: Confinement, controller: str, hierarchy: _Hierarchy) -> Mapping[str, str]:
     """The files that limit a group, with their values."""
+    version = hierarchy.version
     if controller == "memory":
         name = "memory.max" if version == 2 else "memory.limit_in_bytes"
         return {name: str(settings.memory_mib * MIB)}
@@ -36,7 +37,28 @@ def _limit_files(settings: Confinement, controller: str, version: int) -> Mappin
     quota = str(max(_LEAST_QUOTA, int(settings.cpus * _PERIOD)))
     if version == 2:
         return {"cpu.max": f"{quota} {_PERIOD}"}
-    return {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": quota}
+    # of version 1, a group may not have more than those around it
+    most = max(_LEAST_QUOTA, int(_processors_of(hierarchy) * _PERIOD))
+    return {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(min(int(quota), most))}
+
+
+def _processors_of(hierarchy: _Hierarchy) -> float:
+    """How many processors the groups have in which this process is; an upper bound where none limits them."""
+    least = float(os.cpu_count() or 1)
+    directory: str = hierarchy.parent
+    while True:
+        with suppress(OSError, ValueError):
+            quota, period = (_number(f"{directory}/cpu.cfs_{name}_us") for name in ("quota", "period"))
+            if quota > 0:
+                least = min(least, quota / period)
+        if directory in (hierarchy.mount, "/"):
+            return least
+        directory = os.path.dirname(directory)
+
+
+def _number(path: str) -> int:
+    with open(path) as file:
+        return int(file.read())
 
 
 def _swap_files(settings: Confinement) -> Mapping[str, str]:
@@ -104,7 +126,7 @@ class ControlGroup:
         version = group.hierarchy.version
         if version == 2:
             _enable(group.hierarchy, controller)
-        for name, value in _limit_files(settings, controller, version).items():
+        for name, value in _limit_files(settings, controller, group.hierarchy).items():
             _write(f"{group.directory}/{name}", value)
         if controller == "memory":
             for name, value in _swap_files(settings).items():
