@@ -1,5 +1,7 @@
 """Limits of control groups below those of others."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from pathlib import Path
