@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = {
     "Answer",
+    "AnswerCutOffError",
     "ApprovalRequest",
     "ApprovalResponse",
     "ApprovalRule",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -21,12 +23,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+_NEEDED = ("threading", "select", "socket", "queue", "subprocess")
+
+
 class LoopThread:
     """An event loop in a thread of its own, from :meth:`start` to :meth:`stop`. Any other thread may call."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop
         self._stopping: asyncio.Event
+        self._process = 0
         self._started: Future[None] = Future()
         self._answers: set[Future[Any]] = set()
         """Those that callers wait for."""
@@ -35,16 +41,29 @@ class LoopThread:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing can be called any more."""
-        return self._loop.is_closed()
+        """Whether nothing can be called any more, as in a fork of the process, which has no such thread."""
+        return self._loop.is_closed() or os.getpid() != self._process
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        Raises:
+            SandboxError: If gevent has replaced what it needs.
+        """
+        gevent = sys.modules.get("gevent.monkey")
+        if gevent is not None and any(map(gevent.is_module_patched, _NEEDED)):
+            raise SandboxError(
+                "gevent has replaced modules of this process, such as threading, by which a sandbox works: open the sandbox in "
+                "a process without `monkey.patch_all()`"
+            )
+        self._process = os.getpid()
         self._thread.start()
         self._started.result()
 
     def stop(self) -> None:
         """End the loop, and wait for the end of the thread."""
+        if self.has_ended:
+            return
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
 
@@ -55,6 +74,10 @@ class LoopThread:
             SandboxError: If the loop has ended.
             RuntimeError: If the loop itself calls, which would wait for itself.
         """
+        if os.getpid() != self._process:
+            raise SandboxError(
+                "this is the sandbox of another process, which has forked this one: open one here"
+            )
         if threading.current_thread() is self._thread:
             raise RuntimeError("a coroutine of the program would wait for itself: make it a plain function")
         answer: Future[T] = Future()

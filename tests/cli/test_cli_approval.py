@@ -251,7 +251,7 @@ def test_a_line_that_the_terminal_would_break_keeps_its_edge(tmp_path: Path):
     assert not any(line.startswith("✓") for line in lines)
     assert all(len(line) <= 100 for line in lines if line.startswith("|"))
     assert sum(line.startswith("|↳ bbb") for line in lines) == 2
-    assert "|     pass" in lines
+    assert "| ␉   pass" in lines
 
 
 @pytest.mark.parametrize("with_a_terminal", [True, False])

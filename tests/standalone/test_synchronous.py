@@ -163,3 +163,47 @@ def test_a_program_that_never_closes_it_ends_all_the_same(
     kind: SandboxKind, run: Run, tmp_path: Path
 ) -> None:
     assert ran(_ABANDONED, kind, run, tmp_path) == ("2\n", 0)
+
+
+FORKING = """
+import os, sys
+from codeact_team import SandboxError, open_sandbox
+with open_sandbox("confined", confinement="best_effort") as sandbox:
+    sandbox.run_python("x = 1")
+    if not (pid := os.fork()):
+        try:
+            sandbox.run_python("x = 2")
+        except SandboxError as error:
+            print(error, flush=True)
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), sandbox.run_python("x").output)
+"""
+
+
+def test_a_fork_of_the_process_has_no_sandbox_and_ends(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", FORKING], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert (
+        told.stdout
+        == "this is the sandbox of another process, which has forked this one: open one here\n3 1\n\n"
+    ), told.stderr
+
+
+GREEN = """
+from gevent import monkey
+monkey.patch_all()
+from codeact_team import SandboxError, open_sandbox
+try:
+    open_sandbox("confined", confinement="best_effort").__enter__()
+except SandboxError as error:
+    print(error)
+"""
+
+
+@pytest.mark.long
+def test_where_gevent_has_replaced_what_it_needs_it_says_so(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", GREEN], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert told.stdout.startswith("gevent has replaced modules of this process"), told.stderr
