@@ -230,6 +230,13 @@ ANSWERS: dict[str, tuple[int, object, RefusalKind, float | None, str]] = {
     ),
     "a proxy, a page": (502, HTML, SERVER, None, "a page of HTML, '502 Bad Gateway'"),
     "a gateway, a text": (400, {"error": "no such route"}, REQUEST, None, "no such route"),
+    "a server with empty codes": (
+        400,
+        {"code": "", "message": "wrong", "type": ""},
+        REQUEST,
+        None,
+        "(400): wrong",
+    ),
     "a proxy, nothing": (405, "", REQUEST, None, "(405): it does not say why"),
 }
 

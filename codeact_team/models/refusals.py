@@ -192,7 +192,8 @@ def _codes(body: object) -> Iterator[str]:
     """What a server calls the error, for programs."""
     for part in _parts(body):
         for name in ("code", "type", "status", "reason"):
-            if isinstance(code := part.get(name), str | int) and not isinstance(code, bool):
+            code = part.get(name)
+            if isinstance(code, str | int) and not isinstance(code, bool) and code != "":
                 yield str(code)
 
 
