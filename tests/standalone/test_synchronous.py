@@ -181,13 +181,11 @@ with open_sandbox("confined", confinement="best_effort") as sandbox:
 
 
 def test_a_fork_of_the_process_has_no_sandbox_and_ends(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", FORKING], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
-    assert (
-        told.stdout
-        == "this is the sandbox of another process, which has forked this one: open one here\n3 1\n\n"
-    ), told.stderr
+    (program := tmp_path / "forking.py").write_text(FORKING)
+    with fork_server.start([str(program)], cwd=tmp_path, environment=os.environ) as started:
+        stdout, stderr = started.communicate(timeout=100)
+    told = b"this is the sandbox of another process, which has forked this one: open one here\n3 1\n\n"
+    assert stdout == told, stderr.decode()
 
 
 GREEN = """
