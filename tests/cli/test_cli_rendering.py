@@ -136,9 +136,9 @@ def test_a_long_block_that_comes_line_by_line_is_parsed_a_few_times(
 
     monkeypatch.setattr(rendering, "_parser", Counting)
     prose, lines = RenderedProse(80), 0
-    for piece in ["|a|b|\n|-|-|\n" if line.startswith("|") else "", *[line] * 800]:
+    for piece in ["|a|b|\n|-|-|\n" if line.startswith("|") else "", *[line] * (5_000 // len(line))]:
         lines += sum(1 for _ in prose.add(piece))
     lines += sum(1 for _ in prose.end())
-    assert lines >= 800
+    assert lines >= 5_000 // len(line)
     # until it is long, at each line
     assert parses < 2_000 // len(line) + 100
