@@ -13,6 +13,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
@@ -160,42 +161,61 @@ def repaired(loaded: Any) -> Any:
     return BufferedChatCompletionContext(config.buffer_size, config.initial_messages)
 
 
-def mend_answers(client: ChatCompletionClient) -> None:
-    """Make a client of OpenAI's return what AutoGen drops: the words of a refusal, as a filtered answer, and words in parts."""
+@dataclass
+class StreamEnds:
+    """How the streamed answers of a client end.
+
+    Attributes:
+        had_reason: Whether the last one said why, in whatever words.
+    """
+
+    had_reason: bool = True
+
+
+def mend_answers(client: ChatCompletionClient) -> StreamEnds:
+    """Make a client of OpenAI's return what AutoGen drops: the words of a refusal, as a filtered answer, and words in parts.
+
+    Returns what AutoGen does not tell apart; of other clients, that nothing is wrong.
+    """
+    ends = StreamEnds()
     if not any(kind.__module__.startswith("autogen_ext.models.openai.") for kind in type(client).__mro__):
-        return
+        return ends
     inner: Any = getattr(client, "_client", None)
     for chat in (getattr(inner, "chat", None), getattr(getattr(inner, "beta", None), "chat", None)):
         completions: Any = getattr(chat, "completions", None)
         for name in ("create", "parse"):
             ask = getattr(completions, name, None)
             if inspect.ismethod(ask):
-                setattr(completions, name, _mending_answers(ask))
+                setattr(completions, name, _mending_answers(ask, ends))
+    return ends
 
 
-def _mending_answers(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    async def keeping(*arguments: Any, **options: Any) -> Any:
+def _mending_answers(ask: Callable[..., Awaitable[Any]], ends: StreamEnds) -> Callable[..., Awaitable[Any]]:
+    async def mending(*arguments: Any, **options: Any) -> Any:
         answer = await ask(*arguments, **options)
         if options.get("stream"):
-            return _mended(answer)
+            return _mended(answer, ends)
         for choice in answer.choices or ():
             _mend(choice, choice.message)
         return answer
 
-    return keeping
+    return mending
 
 
-async def _mended(stream: Any) -> AsyncGenerator[Any]:
-    refused = is_empty = False
+async def _mended(stream: Any, ends: StreamEnds) -> AsyncGenerator[Any]:
+    refused = is_empty = had_reason = False
     try:
         is_empty = "event-stream" in stream.response.headers.get("content-type", "")
         async for chunk in stream:
             is_empty = False
             for choice in chunk.choices or ():
                 refused = _mend(choice, choice.delta, refused)
+                had_reason = had_reason or choice.finish_reason is not None
             yield chunk
     finally:
         await stream.close()
+    # who reads it does so before anything else can happen
+    ends.had_reason = had_reason
     if is_empty:
         raise AnswerCutOffError("the model's server has answered nothing")
 

@@ -99,7 +99,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
-        mend_answers(client)
+        self._ends = mend_answers(client)
         self._model = model or _model_of(client)
         self._gives_reasons: bool | None = None
         """Whether the server says why an answer ends, as far as is known: one that does not, has cut off no answer."""
@@ -209,14 +209,13 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         message_id: str | None,
     ) -> CreateResult:
         # AutoGen's OpenAI clients report the tokens of a stream only with this option, which others do not have
-        is_of_openai = "include_usage" in inspect.signature(self.wrapped.create_stream).parameters
-        if is_of_openai:
+        if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
             options = {**options, "include_usage": True}
         while True:
             result = await self._streamed(effect, messages, token, options, emit, message_id)
-            if result.finish_reason != "unknown":
+            if self._ends.had_reason:
                 self._gives_reasons = True
-            elif is_of_openai and self._gives_reasons is None:
+            elif self._gives_reasons is None:
                 # whether that is its way shows when it is asked again
                 self._gives_reasons = False
                 continue

@@ -1,5 +1,7 @@
 """Markdown as lines for a terminal, and what a terminal shows of a text that comes in pieces."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import re
