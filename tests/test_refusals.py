@@ -10,7 +10,7 @@ import pytest
 from autogen_core.models import ChatCompletionClient, UserMessage
 from support.openai_server import Garbage, HttpError, ScriptedServer
 
-from codeact_team.models.refusals import Refusal, RefusalKind
+from codeact_team.models.refusals import RefusalKind, ServerRefusal
 
 CONTEXT, QUOTA, KEY, TOO_MANY, TOO_LARGE, REQUEST, SERVER = (
     RefusalKind.CONTEXT,
@@ -250,11 +250,11 @@ async def asked(client: ChatCompletionClient, *, stream: bool) -> None:
         pass
 
 
-async def refusal_of(reply: HttpError | Garbage, *, stream: bool = False) -> Refusal:
+async def refusal_of(reply: HttpError | Garbage, *, stream: bool = False) -> ServerRefusal:
     async with ScriptedServer([reply]) as server:
         with pytest.raises(Exception, match=r".") as caught:
             await asked(server.client(), stream=stream)
-    refusal = Refusal.of(caught.value)
+    refusal = ServerRefusal.of(caught.value)
     assert refusal is not None
     return refusal
 

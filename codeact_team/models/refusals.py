@@ -105,7 +105,7 @@ _IN_STREAM = 500
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ServerRefusal:
     """A refusal of a model's server.
 
     Attributes:
@@ -121,7 +121,7 @@ class Refusal:
     retry_after: float | None
 
     @classmethod
-    def of(cls, error: BaseException) -> Refusal | None:
+    def of(cls, error: BaseException) -> ServerRefusal | None:
         """The refusal that an error of a model client is about, if it is about one."""
         if (status := _status(error)) is None:
             return None

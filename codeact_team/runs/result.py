@@ -19,7 +19,7 @@ from codeact_team.core.execution import CallOutcome
 from codeact_team.core.executor_interface import Change
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import AnswerCutOffError, CodeActTeamError, EngineError, SandboxLostError
-from codeact_team.models.refusals import Refusal, RefusalKind
+from codeact_team.models.refusals import RefusalKind, ServerRefusal
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 _LONGEST = 600
@@ -28,7 +28,7 @@ _LONGEST = 600
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
     """An error and its remedy for a person, without a traceback, and without the secrets of ``environ``."""
     # a refusal that may pass is shown while it is tried again
-    refusal, guide = Refusal.of(error), None if is_transient(error) else "models"
+    refusal, guide = ServerRefusal.of(error), None if is_transient(error) else "models"
     if isinstance(error, CodeActTeamError):
         text, guide = str(error), error.guide
     elif refusal is not None:
@@ -57,7 +57,7 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same run may succeed a little later: the model's server is not there, overloaded, or has failed."""
-    if (refusal := Refusal.of(error)) is not None:
+    if (refusal := ServerRefusal.of(error)) is not None:
         return refusal.is_transient
     return isinstance(error, AnswerCutOffError) or _is_named(error, "APIConnectionError")
 
@@ -71,7 +71,7 @@ def is_of_infrastructure(error: BaseException) -> bool:
 
 def retry_after(error: BaseException) -> float | None:
     """The seconds to wait that a model's server asks for, if it does."""
-    refusal = Refusal.of(error)
+    refusal = ServerRefusal.of(error)
     return None if refusal is None else refusal.retry_after
 
 
@@ -91,7 +91,7 @@ def is_unauthorized(error: BaseException) -> bool:
 
 
 def _is_refused_as(error: BaseException, *kinds: RefusalKind) -> bool:
-    refusal = Refusal.of(error)
+    refusal = ServerRefusal.of(error)
     return refusal is not None and refusal.kind in kinds
 
 
