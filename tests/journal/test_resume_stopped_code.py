@@ -41,7 +41,7 @@ class Wait:
 
 
 BLOCK = Wait(
-    "open('begun', 'w').close()\nwhile not open({go!r}).read():\n    pass\nprint('x is', x)",
+    "import time\nopen('begun', 'w').close()\nwhile not open({go!r}).read():\n    time.sleep(0.01)\nprint('x is', x)",
     "work/begun",
     "x is kept",
 )
