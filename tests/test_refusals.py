@@ -270,6 +270,12 @@ async def test_a_refusal_is_read_as_its_server_means_it(
     assert refusal.is_transient is (kind in (SERVER, TOO_MANY))
 
 
+async def test_an_answer_that_is_nested_without_end_is_told_like_any_other() -> None:
+    body = b'{"error": ' * 900 + b'"deep"' + b"}" * 900
+    refusal = await refusal_of(HttpError(400, body=body))
+    assert refusal.kind is REQUEST
+
+
 IN_STREAMS: dict[str, tuple[Mapping[str, Any], RefusalKind, int]] = {
     "OpenRouter": ({"code": 502, "message": "Provider disconnected"}, SERVER, 502),
     "DeepSeek": ({"message": "Server is busy", "type": "server_error"}, SERVER, 500),

@@ -80,11 +80,12 @@ def _told(lines: Sequence[str]) -> Iterator[str]:
 
 def _repetition(lines: Sequence[str], at: int) -> tuple[int, int]:
     """How many lines from here on are repeated, and how often; one and not at all where that is not worth a word."""
-    for size in range(1, _LONGEST_GROUP + 1):
-        group, times = lines[at : at + size], 0
-        if not any(group):
-            # blank lines cost little, and part what they stand between
+    first = lines[at]
+    for size in range(1, min(_LONGEST_GROUP, len(lines) - 1 - at) + 1):
+        # blank lines cost little, and part what they stand between
+        if not first or lines[at + size] != first:
             continue
+        group, times = lines[at : at + size], 0
         while lines[at + size * (times + 1) : at + size * (times + 2)] == group:
             times += 1
         if size * times >= _LEAST_REPEATED:

@@ -9,6 +9,7 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from json import JSONDecodeError
 from typing import Any, TypeGuard
 
@@ -183,7 +184,9 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     ) -> CreateResult:
         try:
             if emit is not None:
-                return await self._stream(effect, messages, token, options, emit, message_id)
+                return await self._whole(
+                    partial(self._stream, effect, messages, token, options, emit, message_id)
+                )
             return _checked(
                 self.wrapped, await self.wrapped.create(messages, cancellation_token=token, **options)
             )
@@ -199,20 +202,10 @@ class WrappedClient(Wrapper, ChatCompletionClient):
                 raise ModelError(_NO_HEADER) from None
             raise
 
-    async def _stream(
-        self,
-        effect: ModelCall,
-        messages: Sequence[LLMMessage],
-        token: CancellationToken | None,
-        options: Mapping[str, Any],
-        emit: Emit,
-        message_id: str | None,
-    ) -> CreateResult:
-        # AutoGen's OpenAI clients report the tokens of a stream only with this option, which others do not have
-        if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
-            options = {**options, "include_usage": True}
+    async def _whole(self, stream: Callable[[], Awaitable[CreateResult]]) -> CreateResult:
+        """The result of a streamed answer, unless the server has cut it off."""
         while True:
-            result = await self._streamed(effect, messages, token, options, emit, message_id)
+            result = await stream()
             if self._ends.had_reason:
                 self._gives_reasons = True
             elif self._gives_reasons is None:
@@ -223,7 +216,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
                 raise AnswerCutOffError("the model's server has cut its answer off")
             return result
 
-    async def _streamed(
+    async def _stream(
         self,
         effect: ModelCall,
         messages: Sequence[LLMMessage],
@@ -233,6 +226,9 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         message_id: str | None,
     ) -> CreateResult:
         agent, last, began = speaker(), None, time.monotonic()
+        # AutoGen's OpenAI clients report the tokens of a stream only with this option, which others do not have
+        if "include_usage" in inspect.signature(self.wrapped.create_stream).parameters:
+            options = {**options, "include_usage": True}
         answer = self.wrapped.create_stream(messages, cancellation_token=token, **options)
         async with aclosing(answer) as items:
             async for last in items:

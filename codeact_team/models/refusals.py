@@ -93,6 +93,7 @@ _TABLE = (
 
 _ADDRESS = re.compile(r"https?://\S+")
 _LONGEST = 600
+_MOST_PARTS = 50
 _RESETS = ("", "-requests", "-tokens")
 """Endings of the names of headers that say when a limit is over."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[hms])")
@@ -126,17 +127,14 @@ class ServerRefusal:
         if (status := _status(error)) is None:
             return None
         body: object = getattr(error, "body", None)
-        said = next(_messages(body), "") or _in_one_line(re.sub(r"^Error code: \d+(?: - )?", "", str(error)))
+        said = next(_messages(body), "") or in_one_line(re.sub(r"^Error code: \d+(?: - )?", "", str(error)))
         wait = _wait_of_headers(error)
         if wait is None:
             wait = _wait_of_body(body, said)
-        kind = _kind(status, list(_codes(body)), _ADDRESS.sub("", f"{said} {error}"))
-        if (
-            kind is RefusalKind.QUOTA
-            and status == 429
-            and wait is not None
-            and "insufficient_quota" not in _codes(body)
-        ):
+        codes = list(_codes(body))
+        kind = _kind(status, codes, _ADDRESS.sub("", f"{said} {error}"))
+        is_of_account = status != 429 or wait is None or "insufficient_quota" in codes
+        if kind is RefusalKind.QUOTA and not is_of_account:
             # a quota of a minute, or of a day
             kind = RefusalKind.TOO_MANY
         return cls(kind, status, said.rstrip(" .;:") or "it does not say why", wait)
@@ -177,15 +175,17 @@ def _status(error: BaseException) -> int | None:
 
 
 def _parts(body: object) -> Iterator[Mapping[str, Any]]:
-    """The objects in which a server may say what is wrong, the outermost first."""
-    if isinstance(body, list):
-        for part in cast("list[object]", body)[:3]:
-            yield from _parts(part)
-    elif isinstance(body, dict):
-        told = cast("dict[str, Any]", body)
-        yield told
-        for name in ("error", "errors", "detail", "metadata"):
-            yield from _parts(told.get(name))
+    """The objects in which a server may say what is wrong, the outermost first; of a hostile answer only some."""
+    waiting = [body]
+    for _ in range(_MOST_PARTS):
+        if not waiting:
+            return
+        part = waiting.pop(0)
+        if isinstance(part, list):
+            waiting[:0] = cast("list[object]", part)[:3]
+        elif isinstance(part, dict):
+            yield (told := cast("dict[str, Any]", part))
+            waiting[:0] = [told[name] for name in ("error", "errors", "detail", "metadata") if name in told]
 
 
 def _codes(body: object) -> Iterator[str]:
@@ -200,12 +200,12 @@ def _codes(body: object) -> Iterator[str]:
 def _messages(body: object) -> Iterator[str]:
     """What a server says, for people."""
     if isinstance(body, str) and body.strip():
-        yield _in_one_line(_without_markup(body))
+        yield in_one_line(_without_markup(body))
     for part in _parts(body):
         # the names that OpenAI, FastAPI, TGI and others have for it
         for name in ("message", "detail", "error", "msg", "error_message", "title"):
             if isinstance(message := part.get(name), str) and message.strip():
-                yield _in_one_line(_without_markup(message))
+                yield in_one_line(_without_markup(message))
 
 
 def _without_markup(text: str) -> str:
@@ -255,6 +255,7 @@ def _seconds(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def _in_one_line(text: str) -> str:
+def in_one_line(text: str) -> str:
+    """The beginning of what a server or a client has said, on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

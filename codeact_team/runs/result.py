@@ -19,10 +19,9 @@ from codeact_team.core.execution import CallOutcome
 from codeact_team.core.executor_interface import Change
 from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import AnswerCutOffError, CodeActTeamError, EngineError, SandboxLostError
-from codeact_team.models.refusals import RefusalKind, ServerRefusal
+from codeact_team.models.refusals import RefusalKind, ServerRefusal, in_one_line
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
-_LONGEST = 600
 
 
 def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) -> str:
@@ -39,10 +38,10 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
         reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
         is_cut = error.__cause__ is not None and _is_named(error.__cause__, "RemoteProtocolError")
         text = (
-            f"the connection to the model's server broke off ({_in_one_line(reason)}): try again; check the server, and "
+            f"the connection to the model's server broke off ({in_one_line(reason)}): try again; check the server, and "
             "whatever proxy is in between, if that stays so"
             if is_cut
-            else f"the model's server cannot be reached ({_in_one_line(reason)}): check that it runs, and `base_url` of the "
+            else f"the model's server cannot be reached ({in_one_line(reason)}): check that it runs, and `base_url` of the "
             "model client (or OPENAI_BASE_URL)"
         )
     elif str(error) == "No more mock responses available":
@@ -51,7 +50,7 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
             "another way this time; use a config with a model, such as `team`"
         )
     else:
-        text, guide = f"{_in_one_line(_named(error))}; CODEACT_TEAM_DEBUG=1 shows where it comes from", None
+        text, guide = f"{in_one_line(_named(error))}; CODEACT_TEAM_DEBUG=1 shows where it comes from", None
     return without_secrets(text if guide is None else f"{text}; more: codeact-team help {guide}", environ)
 
 
@@ -106,11 +105,6 @@ def _named(error: BaseException) -> str:
         # each team on the way out has wrapped it once more
         return re.sub(r"^(?:RuntimeError: )+(?=\w+: )", "", named)
     return f"{type(error).__name__}: {error}"
-
-
-def _in_one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 class RunEnding(StrEnum):

@@ -34,12 +34,12 @@ def _limit_files(settings: Confinement, controller: str, hierarchy: _Hierarchy) 
         return {name: str(settings.memory_mib * MIB)}
     if controller == "pids":
         return {"pids.max": str(settings.pids + OWN_TASKS)}
-    quota = str(max(_LEAST_QUOTA, int(settings.cpus * _PERIOD)))
+    # of version 1, a group may not have more than those around it
+    cpus = settings.cpus if version == 2 else min(settings.cpus, _processors_of(hierarchy))
+    quota = max(_LEAST_QUOTA, int(cpus * _PERIOD))
     if version == 2:
         return {"cpu.max": f"{quota} {_PERIOD}"}
-    # of version 1, a group may not have more than those around it
-    most = max(_LEAST_QUOTA, int(_processors_of(hierarchy) * _PERIOD))
-    return {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(min(int(quota), most))}
+    return {"cpu.cfs_period_us": str(_PERIOD), "cpu.cfs_quota_us": str(quota)}
 
 
 def _processors_of(hierarchy: _Hierarchy) -> float:

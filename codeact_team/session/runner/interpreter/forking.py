@@ -14,13 +14,13 @@ from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from base64 import b64decode
 from contextlib import suppress
-from fcntl import F_GETFL, fcntl
 from warnings import catch_warnings, simplefilter
 
 from codeact_team.sandbox.system.framing import receive_with_descriptors
 from codeact_team.sandbox.system.kernel import PR_SET_DUMPABLE, checked, enter_domain, install_filter, prctl
 from codeact_team.session.protocol import BORN, DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
 from codeact_team.session.runner.fork_directories import copy_content
+from codeact_team.session.runner.interpreter.open_files import is_written
 from codeact_team.session.runner.interpreter.user_code import one_line
 
 TYPE_CHECKING = False
@@ -309,11 +309,11 @@ def _native_threads(own: int) -> str | None:
 def _shared_descriptors(own: Iterable[int]) -> str | None:
     for fd in _open_descriptors(own):
         try:
-            mode, access = os.fstat(fd).st_mode, fcntl(fd, F_GETFL) & os.O_ACCMODE
+            mode = os.fstat(fd).st_mode
         except OSError:
             # the one that lists them
             continue
-        if stat.S_ISREG(mode) and access != os.O_RDONLY:
+        if is_written(fd):
             return f"{_name(fd)} is open for writing: close it (a database counts as a file)"
         if stat.S_ISSOCK(mode):
             return f"a socket is open (file descriptor {fd}): close the connection"

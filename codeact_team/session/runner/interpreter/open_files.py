@@ -41,7 +41,7 @@ class OpenFiles:
         if self._range.stop < _MANY and self._range[-1] not in closed:
             self._look_at(_MANY)
             closed = self._closed()
-        written = {fd for fd in self._range if fd not in closed and _is_written(fd)}
+        written = {fd for fd in self._range if fd not in closed and is_written(fd)}
         self._known = {
             fd: kept for fd, kept in self._known.items() if fd in written and _descriptor(kept()) == fd
         }
@@ -81,7 +81,7 @@ class OpenFiles:
                     self._known[fd] = ref(file)
 
 
-def _is_written(fd: int) -> bool:
+def is_written(fd: int) -> bool:
     """Whether it is a file, and open for writing. To write to anything else might wait."""
     try:
         return fcntl(fd, F_GETFL) & os.O_ACCMODE != os.O_RDONLY and S_ISREG(os.fstat(fd).st_mode)
