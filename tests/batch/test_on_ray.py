@@ -197,8 +197,8 @@ class TestNodes:
 
             def model(body: Any) -> AnyReply:
                 # once each node has work
-                if not stopped and len(of_type(events, "task_ended")) > 3 and task_of(body).split()[1] == "9":
-                    node = node_of(cluster.nodes, out / "runs" / "n9")
+                if not stopped and len(of_type(events, "task_ended")) > 3:
+                    node = node_of(cluster.nodes, out / "runs" / f"n{task_of(body).split()[1]}")
                     node.signal(signal.SIGSTOP)
                     stopped.append(node)
                 return doubling(body)

@@ -66,7 +66,7 @@ async def test_a_sandbox_that_is_lost_while_its_interpreter_starts_may_be_replac
 def without_descriptors() -> Generator[None]:
     """Within it, this process may open only a few files more."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 10, limits[1]))
     held: list[int] = []
     try:
         with suppress(OSError):

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, cast
 
 _STREAMS = ("stdin", "stdout", "stderr")
 _CONFIG = """
@@ -118,12 +118,16 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
         for key, _ in selector.select():
             if key.fd == 0:
                 return None
-            if key.data is not None:
-                selector.unregister(key.fd)
+            if key.fileobj is listener:
+                # who has been stopped before its request keeps nobody waiting
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                continue
+            selector.unregister(key.fileobj)
+            if isinstance(key.fileobj, int):
                 os.close(key.fd)
                 _tell_the_end(*key.data)
                 continue
-            asked, _ = listener.accept()
+            asked = cast("socket.socket", key.fileobj)
             message, streams, _, _ = socket.recv_fds(asked, 1 << 20, 3)
             if not message:
                 # who wanted to ask has gone
@@ -283,7 +287,8 @@ class Forked:
         for stream in (self.stdin, self.stdout, self.stderr):
             if stream:
                 stream.close()
-        self.wait(60)
+        with self._asked:
+            self.wait(60)
 
 
 _used: list[float] = []

@@ -92,6 +92,8 @@ class _Workers:
         Raises:
             KeyboardInterrupt: As it comes; no worker runs any more then.
         """
+        # temporary directories of all workers are below one, which this process removes at its end
+        self._session.config._tmp_path_factory.getbasetemp()  # pyright: ignore
         # what is there now is never looked at again, so that it stays shared
         gc.collect()
         gc.freeze()
