@@ -241,7 +241,11 @@ class Forked:
             try:
                 code, seconds = self._asked.recv(64).split()
             except TimeoutError:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout) from None
+                state = Path(f"/proc/{self.pid}/status").read_text().splitlines()[2]
+                wchan = Path(f"/proc/{self.pid}/wchan").read_text()
+                raise subprocess.TimeoutExpired(
+                    f"process {self.pid} ({state}, in {wchan})", timeout
+                ) from None
             self.returncode = int(code)
             _used.append(float(seconds))
             self._asked.close()
