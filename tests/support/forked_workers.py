@@ -93,7 +93,7 @@ class _Workers:
             KeyboardInterrupt: As it comes; no worker runs any more then.
         """
         # temporary directories of all workers are below one, which this process removes at its end
-        self._session.config._tmp_path_factory.getbasetemp()  # pyright: ignore
+        self._session.config._tmp_path_factory.getbasetemp()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         # what is there now is never looked at again, so that it stays shared
         gc.collect()
         gc.freeze()
