@@ -237,7 +237,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
         if client is None or self._settings.code_from_messages:
             turn.blocks = await self.extract_code_blocks_from_messages(messages)
             found = self._find_code(messages)
-            turn.unsupported, turn.unclosed = found.unsupported, found.unclosed
+            turn.unsupported, turn.unclosed, turn.invented = found.unsupported, found.unclosed, found.invented
             if not turn.blocks:
                 text = turn.with_left_out(self.NO_CODE_BLOCKS_FOUND_MESSAGE)
                 if client is None or not turn.unclosed or not self._settings.max_retries_on_error:
@@ -288,11 +288,12 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
         stream = self._settings.model_client_stream
         result = await turn.complete(client, await self._conversation(client), stream=stream)
         turn.text = text_of_result(result)
-        answer = AssistantMessage(content=turn.text, source=self.name, thought=result.thought)
-        await self._model_context.add_message(answer)
         found = extract_from_reply(
             turn.text, self.languages, default_language=self._settings.default_language
         )
+        turn.text, turn.invented = turn.text[: found.invented], found.invented is not None
+        answer = AssistantMessage(content=turn.text, source=self.name, thought=result.thought)
+        await self._model_context.add_message(answer)
         turn.blocks, turn.unsupported, turn.unclosed = found.blocks, found.unsupported, []
         turn.fault = fault_of(result, found)
         if turn.fault is not None:

@@ -26,7 +26,8 @@ from codeact_team.core.events import BudgetSpent, ClockReadingBegan, ClockReadin
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.core.settings import read_as, takes_settings
 from codeact_team.errors import BudgetError, SettingError
-from codeact_team.models.clients import ModelCall, usage_of
+from codeact_team.models.clients import ModelCall
+from codeact_team.models.usage import is_reported, usage_of_failure
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import MemoryCall, PartBlock, PartCall, PersonInput
 
@@ -116,7 +117,11 @@ class Spent:
             # no model was called
             self.model_calls -= 1
             return
-        usage = outcome.usage if isinstance(outcome, CreateResult) else usage_of(failure)
+        if isinstance(outcome, CreateResult):
+            usage = call.usage(outcome)
+            self.models.is_estimated |= not is_reported(outcome)
+        else:
+            usage = usage_of_failure(failure)
         if usage is not None and (usage.prompt_tokens or usage.completion_tokens):
             self.models.add(call.model, usage, prices)
         else:
@@ -271,6 +276,8 @@ class Ledger:
         except TimeoutError:
             if not timeout.expired():
                 raise
+            # what it has used until then, nobody tells
+            self._spent.models.uncounted += isinstance(effect, ModelCall)
             await self.look(effect.source)
             self._require_left([Item.SECONDS])
             raise
@@ -321,6 +328,7 @@ class Ledger:
                 currency=self._config.currency if self._config.prices else None,
                 unpriced=[*self._spent.models.unpriced],
                 uncounted=self._spent.models.uncounted,
+                is_estimated=self._spent.models.is_estimated,
                 used_up=self.used_up,
             )
         )
@@ -329,7 +337,8 @@ class Ledger:
         unit = self._config.currency if item is Item.COST else item.replace("_", " ")
         digits = 6 if item is Item.COST else 2
         spent, limit = (_number(number, digits) for number in (self._spent.of(item), self._limits[item]))
-        return f"the budget is used up: {spent} of {limit} {unit}; a higher max_{item} of BudgetTermination would let it go on"
+        about = "about " if item in (Item.TOKENS, Item.COST) and self._spent.models.is_estimated else ""
+        return f"the budget is used up: {about}{spent} of {limit} {unit}; a higher max_{item} of BudgetTermination would let it go on"
 
 
 def _number(value: float, digits: int) -> str:

@@ -19,7 +19,7 @@ from codeact_team.core.aio import is_being_cancelled, until_cancelled
 from codeact_team.core.effects import Dispatcher, Effect, perform
 from codeact_team.core.events import DescriptionBegan, DescriptionEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
-from codeact_team.core.markdown import Extraction, extract_code
+from codeact_team.core.markdown import Extraction, extract_before_invention
 from codeact_team.core.quoting import make_inert, take_thoughts_off
 
 NO_ANSWER = "(The model gave no answer, or declined to.)"
@@ -61,7 +61,7 @@ def fault_of(result: CreateResult, found: Extraction) -> Fault | None:
         advice = "There is no such tool. Act by writing code in a ```python block."
         return Fault(Ending.NO_SUCH_TOOL, f"a call of a tool that was not offered ({called})", advice)
     is_blank = not result.content.strip()
-    if result.finish_reason == "length":
+    if result.finish_reason == "length" and found.invented is None:
         return Fault(Ending.CUT_OFF, "cut off at the model's token limit", _SHORTER)
     if result.finish_reason == "content_filter":
         return Fault(Ending.REFUSED, "a refusal, or stopped by the provider's content filter", _GO_ON)
@@ -95,6 +95,8 @@ class FoundCode:
     """Labels of code that the agent does not run."""
     unclosed: list[str] = field(default_factory=list[str])
     """Authors of messages that end within a block, of which no code is run: it may have been cut off."""
+    invented: bool = False
+    """Whether a message goes on as if its code had run already; that is not read."""
 
 
 def text_of(message: BaseChatMessage) -> str:
@@ -138,11 +140,12 @@ def find_code(
     for message in messages:
         if sources is None or message.source in sources:
             said = take_thoughts_off(text_of(message)).text
-            extraction = extract_code(said, languages, default_language=default_language)
+            extraction = extract_before_invention(said, languages, default_language=default_language)
             if not extraction.unclosed:
                 found.blocks += extraction.blocks
             elif message.source not in found.unclosed:
                 found.unclosed.append(message.source)
+            found.invented |= extraction.invented is not None
             found.unsupported += [label for label in extraction.unsupported if label not in found.unsupported]
         if sources is None and (record := ExecutionRecord.from_metadata(message.metadata)) is not None:
             done = {(block.language, block.code) for block in [*record.blocks, *record.superseded]}

@@ -187,6 +187,8 @@ class CodeTurn(Turn):
     """Labels of code beside them that is not run."""
     unclosed: list[str] = field(default_factory=list[str])
     """Whose code beside them is not run, because its end is missing."""
+    invented: bool = False
+    """Whether what follows them is not read, as it pretends that they have run already."""
     executed: list[list[CodeBlock]] = field(default_factory=list[list[CodeBlock]])
     result: ExecutionResult = field(default_factory=partial(ExecutionResult, exit_code=0, output=""))
     drawn: Drawn = field(default_factory=Drawn)
@@ -320,6 +322,8 @@ class CodeTurn(Turn):
         if self.unclosed:
             authors = ", ".join(self.unclosed)
             remarks.append(f"[Code not run, its last block is never closed and may be cut off: {authors}]")
+        if self.invented:
+            remarks.append("[Left out: what follows the code as if it had run already]")
         return remarks
 
 

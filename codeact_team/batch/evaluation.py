@@ -240,10 +240,12 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
     outcomes: Counter[str] = Counter()
     accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))
     transient = 0
+    is_estimated = False
     wrong: list[WrongAnswer] = []
     for result in results:
         outcomes[result.outcome.value] += 1
         transient += result.is_transient
+        is_estimated |= result.is_estimated
         if result.is_final:
             accepted[result.id].append(result.outcome is TaskOutcome.ACCEPTED)
             passed[result.id].append(result.passes)
@@ -260,6 +262,7 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
         jobs=0,
         outcomes=dict(outcomes),
         transient=transient,
+        is_estimated=is_estimated,
         wrong=sum(each.count(False) for each in right.values()),
         wrong_answers=wrong,
         accuracy=_share(right),

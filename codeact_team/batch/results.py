@@ -70,6 +70,7 @@ class JobResult:
         messages: The number of messages of the team.
         prompt_tokens: The tokens of all prompts.
         completion_tokens: The tokens of all replies.
+        is_estimated: Whether tokens are estimated of some calls, whose servers have not told them.
         cost: What these tokens have cost, where the models have prices.
         currency: The currency of the cost.
         files: The files that the task made or changed.
@@ -92,6 +93,7 @@ class JobResult:
     messages: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    is_estimated: bool = False
     cost: float | None = None
     currency: str | None = None
     files: Sequence[ResultFile] = ()
@@ -276,6 +278,7 @@ class BatchResult(Event, type="batch_result"):
         wrong: The number of answers that are known to be wrong.
         wrong_answers: The first ten of them.
         tokens: The tokens that all runs have used.
+        is_estimated: Whether they are estimated of some calls, whose servers have not told them.
         cost: What these have cost, where models have prices.
         currency: The currency of the cost.
         stop_reason: Why the batch has ended before all runs were finished.
@@ -294,6 +297,7 @@ class BatchResult(Event, type="batch_result"):
     wrong: int = 0
     wrong_answers: Sequence[WrongAnswer] = ()
     tokens: int = 0
+    is_estimated: bool = False
     cost: float | None = None
     currency: str | None = None
     stop_reason: str | None = None

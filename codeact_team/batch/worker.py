@@ -111,8 +111,8 @@ class Meter:
             call = CallEnded()
             try:
                 outcome = await do()
-                tokens = outcome.usage.prompt_tokens + outcome.usage.completion_tokens
-                call = CallEnded(tokens=tokens, is_answered=True)
+                used = effect.usage(outcome)
+                call = CallEnded(tokens=used.prompt_tokens + used.completion_tokens, is_answered=True)
                 return outcome
             except Exception as error:
                 call = CallEnded(
@@ -325,6 +325,7 @@ def _result(job: Job, ended: RunResult) -> JobResult:
         messages=ended.messages,
         prompt_tokens=ended.usage.prompt_tokens,
         completion_tokens=ended.usage.completion_tokens,
+        is_estimated=ended.is_estimated,
         cost=None if ended.cost is None else ended.cost.amount,
         currency=None if ended.cost is None else ended.cost.currency,
         files=[ResultFile(file.path, file.size, file.change, file.problem) for file in ended.files],

@@ -170,7 +170,7 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
         screen.text(" · ".join(f"pass@{k} {value:.1%}" for k, value in result.pass_at.items()))
     _print_wrong_answers(screen, result)
     cost = "" if result.cost is None else f" · {result.cost:,.4f} {result.currency}"
-    screen.text(f"{result.tokens:,} tokens{cost}")
+    screen.text(f"{'about ' if result.is_estimated else ''}{result.tokens:,} tokens{cost}")
     screen.text(f"results: {result.directory}/results.jsonl")
     if result.signal is None and result.stop_reason is not None:
         screen.notice("error" if result.is_refused else "warning", result.stop_reason)

@@ -435,7 +435,10 @@ def _summary(result: RunResult) -> str:
     parts = [counted(result.messages, "message")]
     usage = result.usage
     if tokens := usage.prompt_tokens + usage.completion_tokens:
-        parts.append(f"{tokens:,} tokens ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)")
+        about = "about " if result.is_estimated else ""
+        parts.append(
+            f"{about}{tokens:,} tokens ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)"
+        )
     if result.cost is not None:
         parts.append(result.cost.to_text())
     # what a parked run waits for is printed last

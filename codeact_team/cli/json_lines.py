@@ -65,6 +65,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "answer": result.answer,
         "exit_code": result.exit_code,
         "usage": asdict(result.usage),
+        "is_estimated": result.is_estimated,
         "cost": None if result.cost is None else asdict(result.cost),
         "messages": result.messages,
         "steps": result.steps,

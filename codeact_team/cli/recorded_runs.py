@@ -244,7 +244,7 @@ def _print_run(screen: Screen, run: KeptRun) -> None:
     costs: list[str] = []
     if result is not None:
         steps = f"{result.steps} step{' ' if result.steps == 1 else 's'}"
-        tokens = f"{result.usage.prompt_tokens + result.usage.completion_tokens:,} tokens"
+        tokens = f"{'about ' if result.is_estimated else ''}{result.usage.prompt_tokens + result.usage.completion_tokens:,} tokens"
         seconds = f"{result.seconds:,.1f} s"
         costs = [] if result.cost is None else [result.cost.to_text()]
     elif run.state is RunState.RUNNING:
@@ -275,6 +275,7 @@ def _as_json(run: KeptRun) -> dict[str, Any]:
         "steps": None if result is None else result.steps,
         "messages": None if result is None else result.messages,
         "usage": None if result is None else asdict(result.usage),
+        "is_estimated": None if result is None else result.is_estimated,
         "cost": None if result is None or result.cost is None else asdict(result.cost),
         "exit_code": None if result is None else result.exit_code,
         "stop_reason": None if result is None else result.stop_reason,

@@ -34,6 +34,7 @@ class ModelUsage:
         cost: Money, for the calls of models that have a price.
         unpriced: The models without a price, where others have one.
         uncounted: How many calls have used an unknown number of tokens.
+        is_estimated: Whether tokens are estimated of some calls, whose servers have not told them.
     """
 
     prompt_tokens: int = 0
@@ -41,6 +42,7 @@ class ModelUsage:
     cost: float = 0.0
     unpriced: list[str] = field(default_factory=list[str])
     uncounted: int = 0
+    is_estimated: bool = False
 
     @property
     def tokens(self) -> int:
@@ -62,4 +64,5 @@ class ModelUsage:
         self.completion_tokens = max(self.completion_tokens, other.completion_tokens)
         self.cost = max(self.cost, other.cost)
         self.uncounted = max(self.uncounted, other.uncounted)
+        self.is_estimated |= other.is_estimated
         self.unpriced = list(dict.fromkeys([*other.unpriced, *self.unpriced]))

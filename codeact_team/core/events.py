@@ -153,6 +153,7 @@ class ModelCallEnded(EffectEnded):
 
     Attributes:
         usage: Its tokens; ``None`` if they are not known.
+        is_estimated: Whether they are estimated, as the server has not told them.
         cached: Whether the answer cost nothing.
         finish_reason: Why the model stopped, such as ``stop`` or ``length``.
         first_piece: Seconds until its first words, if it is streamed.
@@ -160,6 +161,7 @@ class ModelCallEnded(EffectEnded):
 
     model: str
     usage: RequestUsage | None = None
+    is_estimated: bool = False
     cached: bool = False
     finish_reason: str | None = None
     first_piece: float | None = None
@@ -313,6 +315,7 @@ class BudgetSpent(Event):
         left: The same, of what is limited.
         unpriced: Models without a price, whose cost is in no number.
         uncounted: How many model calls have an unknown number of tokens.
+        is_estimated: Whether tokens are estimated of some calls, whose servers have not told them.
         used_up: Why it may spend no more, in words.
     """
 
@@ -321,6 +324,7 @@ class BudgetSpent(Event):
     currency: str | None = None
     unpriced: Sequence[str] = ()
     uncounted: int = 0
+    is_estimated: bool = False
     used_up: str | None = None
 
 

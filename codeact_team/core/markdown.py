@@ -327,11 +327,13 @@ class Extraction:
         blocks: The code to run, in order, with canonical names of languages.
         unsupported: The unsupported languages of other code, in order, each once, at most 20.
         unclosed: Whether the end of a block is missing or in doubt, so that the message may have been cut off.
+        invented: Where its author goes on as if the code had run already; that is not read. ``None`` where he does not.
     """
 
     blocks: list[CodeBlock]
     unsupported: list[str]
     unclosed: bool
+    invented: int | None = None
 
 
 _OTHER_TAG = re.compile(
@@ -365,14 +367,65 @@ def extract_code(text: str, languages: Sequence[str], *, default_language: str |
     return Extraction(findings.blocks, list(findings.unsupported), findings.unclosed)
 
 
+_TURN = re.compile(
+    r"^[ \t]*(?:<output>|<\|(?:im_start|start_header_id)\|>|\[INST\]|(?:#{1,4} |\*\*)?"
+    r"(?:Human|User|Observation|Execution (?:[Rr]esult|[Oo]utput))(?:\*\*)?[ \t]*:)",
+    re.MULTILINE,
+)
+"""Begins what somebody else says. ``<output>`` is around the results that a model gets to read here."""
+_MAX_TURNS = 8
+"""Each takes the time of reading the text once more."""
+
+
+def extract_before_invention(
+    text: str, languages: Sequence[str], *, default_language: str | None = None
+) -> Extraction:
+    """Find the code blocks in a chat message up to where its author invents their result.
+
+    Models of 7 to 13 billion parameters often do not stop behind their code: they write what they take for its result, and go
+    on with more code by that.
+    """
+    for begin, _ in zip(_TURN.finditer(text), range(_MAX_TURNS), strict=False):
+        before = text[: begin.start()]
+        found = extract_code(before, languages, default_language=default_language)
+        if found.blocks and not found.unclosed and _is_outside(before, languages[0]):
+            return replace(found, invented=begin.start())
+    return extract_code(text, languages, default_language=default_language)
+
+
+def _is_outside(before: str, language: str) -> bool:
+    """Whether what comes behind a text is in none of its fences: a block there would be found."""
+    more = extract_code(f"{before}\n```{language}\n0\n```\n", [language])
+    return more.blocks[-1:] == [CodeBlock(code="0\n", language=language)]
+
+
+_RUN_SOMEWHERE = ("python", "bash", "sh", "powershell", "pwsh", "ps1")
+"""What some executor of AutoGen's or ours runs."""
+_CLOSINGS = ("```", "~~~", *dict.fromkeys(tag.end for tag in TAGS.values()))
+
+
+def with_closing_fence(text: str) -> str:
+    """A message whose last code has no closing fence, with one; any other as it is.
+
+    Only for a message that is known to be whole, as its author has stopped by itself.
+    """
+    if not extract_code(text, _RUN_SOMEWHERE).unclosed:
+        return text
+    for closing in _CLOSINGS:
+        closed = text + closing if text.endswith("\n") else f"{text}\n{closing}"
+        if not extract_code(closed, _RUN_SOMEWHERE).unclosed:
+            return closed
+    return text
+
+
 def extract_from_reply(
     text: str, languages: Sequence[str], *, default_language: str | None = None
 ) -> Extraction:
-    """Find the code in a model's reply to the agent that runs it, as :func:`extract_code` does.
+    """Find the code in a model's reply to the agent that runs it, as :func:`extract_before_invention` does.
 
     In addition, code in a JSON object is read if it is unmistakable, and other notations are among the unsupported.
     """
-    found = extract_code(text, languages, default_language=default_language)
+    found = extract_before_invention(text, languages, default_language=default_language)
     if found.blocks or found.unsupported:
         return found
     in_json = code_in_json(text, _languages(tuple(languages)))

@@ -23,8 +23,10 @@ from codeact_team.core.aio import aclosing, streamed, until_cancelled
 from codeact_team.core.autogen_internals import mend_answers
 from codeact_team.core.effects import Effect, error_text, perform, speaker
 from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words, emit_piece
+from codeact_team.core.markdown import with_closing_fence
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import AnswerCutOffError, ModelError
+from codeact_team.models.usage import estimated_usage, is_reported, usage_of_failure
 
 _UNREADABLE = (
     "the model's server answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
@@ -70,8 +72,17 @@ class ModelCall(Effect[CreateResult]):
         return {
             "model": self.model,
             "messages": [message.model_dump(mode="json") for message in self._messages],
-            **to_jsonable_python(dict(self._options), fallback=_as_json),
+            **self._options_as_json(),
         }
+
+    def usage(self, outcome: CreateResult) -> RequestUsage:
+        """The tokens of an answer: those that the server has reported, or an estimate."""
+        if is_reported(outcome):
+            return outcome.usage
+        return estimated_usage(self._messages, self._options_as_json(), outcome)
+
+    def _options_as_json(self) -> dict[str, JsonValue]:
+        return to_jsonable_python(dict(self._options), fallback=_as_json)
 
     async def skip(self) -> None:
         # AutoGen's replay client, found without importing it, gives its answers in turn, whatever the question
@@ -87,11 +98,12 @@ class ModelCall(Effect[CreateResult]):
     def ended(self, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
         event = ModelCallEnded(model=self.model, error=error_text(error))
         if outcome is not None:
-            event.usage, event.cached = outcome.usage, outcome.cached
+            event.usage, event.is_estimated = self.usage(outcome), not is_reported(outcome)
+            event.cached = outcome.cached
             event.finish_reason = outcome.finish_reason
             event.first_piece = self.first_piece
         elif error is not None:
-            event.usage = usage_of(error)
+            event.usage = usage_of_failure(error)
         return event
 
 
@@ -135,7 +147,12 @@ class WrappedClient(Wrapper, ChatCompletionClient):
             answer = self._answer(effect, messages, cancellation_token, options, emit, message_id)
             return answer if cancellation_token is None else until_cancelled(answer, cancellation_token)
 
-        return await perform(effect, work, self._dispatcher)
+        result = await perform(effect, work, self._dispatcher)
+        changes: dict[str, object] = {"usage": effect.usage(result)}
+        if isinstance(result.content, str) and result.finish_reason == "stop":
+            # who runs the code in a message of AutoGen's agents does not see why the model has stopped
+            changes["content"] = with_closing_fence(result.content)
+        return result.model_copy(update=changes)
 
     async def create(self, messages: Sequence[LLMMessage], **options: Any) -> CreateResult:
         return await self.ask(messages, **options)
@@ -286,12 +303,6 @@ def _is_about_a_header(error: Exception) -> bool:
     if isinstance(error, UnicodeEncodeError):
         return error.encoding == "ascii"
     return type(error.__cause__).__name__ == "LocalProtocolError"
-
-
-def usage_of(error: BaseException | None) -> RequestUsage | None:
-    """The tokens of a failed call if its error has them, as those of OpenAI about an answer that was cut off."""
-    usage = getattr(getattr(error, "completion", None), "usage", None)
-    return None if usage is None else RequestUsage(usage.prompt_tokens, usage.completion_tokens)
 
 
 def _as_json(value: object) -> object:

@@ -86,7 +86,12 @@ class TeamChat(TeamRun):
         is_kept = self._inputs > 0 or self.recording.is_resumed
         if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
-            used = {"usage": of_all.usage, "steps": of_all.steps, "cost": of_all.cost}
+            used = {
+                "usage": of_all.usage,
+                "is_estimated": of_all.is_estimated,
+                "steps": of_all.steps,
+                "cost": of_all.cost,
+            }
             # for those who list runs: the person has seen the result of each task
             recorder(replace(last, seconds=self._seconds, **used))
         elif recorder is not None and before is not None:

@@ -145,12 +145,14 @@ class Cost:
         currency: As the config has it.
         unpriced: Models that were asked and have no price.
         uncounted: How many calls of models have an unknown number of tokens.
+        is_estimated: Whether tokens are estimated of some calls, whose servers have not told them.
     """
 
     amount: float
     currency: str
     unpriced: Sequence[str] = ()
     uncounted: int = 0
+    is_estimated: bool = False
 
     def to_text(self) -> str:
         """The cost for a person, and which parts of it are unknown."""
@@ -158,7 +160,7 @@ class Cost:
         unknown = [f"no price for {model}" for model in self.unpriced]
         if self.uncounted:
             unknown.append(f"unknown tokens of {self.uncounted} call{'' if self.uncounted == 1 else 's'}")
-        told = f"{amount} {self.currency}"
+        told = f"{'about ' if self.is_estimated else ''}{amount} {self.currency}"
         return f"at least {told} ({', '.join(unknown)})" if unknown else told
 
 
@@ -212,6 +214,8 @@ class RunResult(Event, type="result"):
     """The result of a run, its last event.
 
     Attributes:
+        usage: The tokens of all calls of models.
+        is_estimated: Whether they are estimated of some calls, whose servers have not told them.
         cost: ``None`` where no prices are known.
         messages: How many there were, the task included.
         steps: How often code ran.
@@ -248,6 +252,7 @@ class RunResult(Event, type="result"):
     files_due: int = 0
     cost: Cost | None = None
     steps: int = 0
+    is_estimated: bool = False
 
     @property
     def renamed(self) -> str:
@@ -298,6 +303,7 @@ class Costs:
 
     Attributes:
         usage: The tokens of all calls of models; answers from a cache cost none.
+        is_estimated: Whether some of these are estimated.
         tools: By name, in the order of the first calls, the tools that code has called.
         messages: How many have come out of the team, the task included and chunks not.
         cost: In money, if a budget has prices.
@@ -309,6 +315,7 @@ class Costs:
 
     def _begin(self) -> None:
         self.usage = RequestUsage(0, 0)
+        self.is_estimated = False
         self.tools: dict[str, ToolUse] = {}
         self.messages = 0
         self.cost: Cost | None = None
@@ -326,8 +333,11 @@ class Costs:
             case ModelCallEnded(usage=RequestUsage() as usage, cached=False):
                 self.usage.prompt_tokens += usage.prompt_tokens
                 self.usage.completion_tokens += usage.completion_tokens
+                self.is_estimated |= event.is_estimated
             case BudgetSpent(currency=str() as currency):
-                cost = Cost(event.spent["cost"], currency, event.unpriced, event.uncounted)
+                cost = Cost(
+                    event.spent["cost"], currency, event.unpriced, event.uncounted, event.is_estimated
+                )
                 # that of a team inside of another one is a part of it
                 if self.cost is None or _extent(cost) >= _extent(self.cost):
                     self.cost = cost

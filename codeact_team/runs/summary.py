@@ -391,6 +391,7 @@ class Summary:
         return RunResult(
             ending=ending,
             usage=costs.usage,
+            is_estimated=costs.is_estimated,
             messages=costs.messages,
             steps=costs.steps,
             seconds=seconds,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.agents import CodeExecutorAgent as AutoGenAgent
 from autogen_agentchat.messages import CodeExecutionEvent, CodeGenerationEvent, TextMessage
+from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.code_executor import CodeBlock, CodeResult
 from support.agents import FAILS, PRINTS_42, RETRY, Foreign, answer, contents, record_of, turn, yes
 from support.openai_server import AnyReply, Filtered, Json, ScriptedServer, Text, Truncated
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
+from codeact_team.models.clients import wrap_client
 
 CUT = "Here:\n```sh\nrm -rf /data/ca"
 WHOLE_BUT_CUT = f"{PRINTS_42}\nand then:\n```sh\nrm -rf /data/ca"
@@ -78,6 +81,18 @@ async def test_a_model_that_has_stopped_by_itself_may_have_forgotten_the_closing
     async with ScriptedServer([Text("Here:\n```python\nprint(42)\n"), Text("It is 42.")]) as server:
         await turn(agent_of(server, executor))
     assert executor.executed == [PRINTS]
+
+
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("reason", "runs"), [("stop", [PRINTS]), ("length", [])])
+async def test_so_may_the_model_of_an_agent_of_autogens(reason: str, runs: list[CodeBlock], stream: bool):
+    executor = Foreign()
+    reply = Text("Here:\n```python\nprint(42)\n", finish_reason=reason)
+    async with ScriptedServer([reply]) as server:
+        coder = AssistantAgent("coder", wrap_client(server.client()), model_client_stream=stream)
+        runner = CodeExecutorAgent("runner", executor, approval_func=yes)
+        await RoundRobinGroupChat([coder, runner], max_turns=2).run(task="Go.")
+    assert executor.executed == runs
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,13 @@ def test_a_limit_says_what_raises_it_and_the_best_answer_is_given(tmp_path: Path
     spent = [event for event in events if event["type"] == "budget_spent" and "cost" in event["left"]]
     assert [event["left"]["cost"] for event in spent] == [0.00022, 0.00022, 0, 0]
     assert (last["ending"], last["answer"]) == ("not accepted", "the answer is 42")
-    assert last["cost"] == {"amount": 0.00056, "currency": "USD", "unpriced": [], "uncounted": 0}
+    assert last["cost"] == {
+        "amount": 0.00056,
+        "currency": "USD",
+        "unpriced": [],
+        "uncounted": 0,
+        "is_estimated": False,
+    }
     assert (
         last["stop_reason"]
         == spent[-1]["used_up"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -19,14 +20,16 @@ from autogen_core.tools import FunctionTool
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.agents import TASK, Foreign, calls_of, replay, yes
 from support.codeact import agent_of, own_session, py
+from support.openai_server import ScriptedServer, Slow, Text
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.ledger import BudgetTermination, Reading, within_budgets
 from codeact_team.core.effects import Dispatcher, Effect, Event
-from codeact_team.core.events import BlockEnded, BudgetSpent, ToolCallEnded
+from codeact_team.core.events import BlockEnded, BudgetSpent, ModelCallEnded, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
 from codeact_team.errors import BudgetError, SettingError
 from codeact_team.models.clients import wrap_client
+from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.tools.autogen_parts import wrap
 
 PRICES = {"clever": {"prompt": 2.0, "completion": 8.0}}
@@ -226,14 +229,49 @@ async def test_answers_from_a_cache_cost_nothing(dispatcher: Dispatcher, told: l
     }
 
 
-async def test_an_unknown_price_is_said_and_tokens_that_nobody_told_are_too(
-    dispatcher: Dispatcher, told: list[Event]
-) -> None:
-    client = replay(says("Known."), says("Who knows?", tokens=(0, 0)))
+async def test_an_unknown_price_is_said(dispatcher: Dispatcher, told: list[Event]) -> None:
+    client = replay(says("Known."), says("Who knows?"))
     budget = BudgetTermination(prices=PRICES, currency="EUR") | MaxMessageTermination(3)
     await RoundRobinGroupChat([talker(client, model="other")], termination_condition=budget).run(task=TASK)
     event = last(told)
-    assert (event.spent["cost"], event.currency, event.unpriced, event.uncounted) == (0, "EUR", ["other"], 1)
+    assert (event.spent["cost"], event.currency, event.unpriced) == (0, "EUR", ["other"])
+
+
+async def test_the_tokens_of_a_call_that_was_stopped_are_unknown_and_that_is_said(
+    dispatcher: Dispatcher, told: list[Event]
+) -> None:
+    async with ScriptedServer([Slow(60, Text("Too late."))]) as server:
+        ann = AssistantAgent("ann", wrap_client(server.client(), "clever"))
+        team = RoundRobinGroupChat([ann], termination_condition=BudgetTermination(max_seconds=0.2))
+        with pytest.raises(RuntimeError, match=r"of 0\.2 seconds"):
+            await team.run(task=TASK)
+    assert last(told).uncounted == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_where_a_server_tells_no_tokens_they_are_estimated_and_that_is_said(
+    stream: bool, dispatcher: Dispatcher, told: list[Event]
+) -> None:
+    words = "long " * 1000
+    async with ScriptedServer([Text(words, prompt_tokens=None)] * 3) as server:
+        budget = BudgetTermination(max_tokens=2000, prices=PRICES)
+        client = wrap_client(server.client(), "clever")
+        ann = AssistantAgent("ann", client, model_client_stream=stream)
+        result = await RoundRobinGroupChat([ann], termination_condition=budget).run(task=TASK)
+    assert len(server.requests) == 2
+    assert result.stop_reason is not None
+    # 1,250 for each reply, which are read once more, and a little for everything else
+    assert re.search(r"used up: about 3,[78]\d\d of 2,000 tokens", result.stop_reason)
+    calls = [event for event in told if isinstance(event, ModelCallEnded)]
+    assert [event.is_estimated for event in calls] == [True, True]
+    assert last(told).spent["cost"] > 0.02
+    summary = Summary()
+    for event in told:
+        summary(event)
+    told_result = summary.result(WorkEnd(), 0.0)
+    assert told_result.is_estimated
+    assert told_result.cost is not None
+    assert told_result.cost.to_text().startswith("about 0.0")
 
 
 async def test_where_money_is_limited_a_model_without_a_price_is_not_asked(dispatcher: Dispatcher) -> None:

@@ -121,6 +121,7 @@ async def test_what_is_refused_is_not_in_the_journal_and_what_was_spent_is(
         "cost": 0.0,
         "unpriced": [],
         "uncounted": 0,
+        "is_estimated": False,
     }
     assert spent["models"] == used
     assert spent["tool_calls"] == 0

@@ -28,9 +28,9 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True)
 class Reply:
-    """What every answer of the model has: the tokens it says it used."""
+    """What every answer of the model has: the tokens it says it used; ``None`` of a server that says nothing of them."""
 
-    prompt_tokens: int = field(default=100, kw_only=True)
+    prompt_tokens: int | None = field(default=100, kw_only=True)
     completion_tokens: int = field(default=10, kw_only=True)
 
 
@@ -318,7 +318,9 @@ def _message(reply: Reply) -> tuple[Body, str]:
             raise AssertionError(f"not an answer of a model: {reply!r}")
 
 
-def _usage(reply: Reply) -> Body:
+def _usage(reply: Reply) -> Body | None:
+    if reply.prompt_tokens is None:
+        return None
     return {
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
@@ -355,7 +357,7 @@ def _chunks(body: Body, reply: Reply) -> Iterator[Body]:
             "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
             "usage": None,
         }
-    if body.get("stream_options", {}).get("include_usage"):
+    if body.get("stream_options", {}).get("include_usage") and reply.prompt_tokens is not None:
         yield {**head, "choices": [], "usage": _usage(reply)}
 
 

@@ -46,6 +46,8 @@ class Reply:
     """The code to run."""
     unsupported: list[str]
     """Labels of code that is not run."""
+    invented: bool
+    """Whether what followed the code, as if it had run already, is left out."""
     calls: list[FunctionCall]
     remark: str | None
     """What to tell the model, where what it wrote can be neither run nor taken for an answer at once."""
@@ -55,7 +57,7 @@ class Reply:
     """Whether it may be an answer all the same: it neither holds nor was to be code."""
 
 
-NOTHING = Reply("", None, [], [], [], remark=None, fault=None, may_be_answer=False)
+NOTHING = Reply("", None, [], [], invented=False, calls=[], remark=None, fault=None, may_be_answer=False)
 """Before the model has written anything."""
 
 
@@ -66,10 +68,12 @@ def read_reply(result: CreateResult, languages: Sequence[str]) -> Reply:
     found = extract_from_reply("" if calls else text, languages)
     fault = fault_of(result, found)
     return Reply(
-        text=text,
+        # nor is it to be believed later
+        text=text[: found.invented],
         thought=result.thought,
         blocks=[] if fault else found.blocks,
         unsupported=found.unsupported,
+        invented=found.invented is not None,
         calls=calls,
         remark=_remark(text, found, languages) if fault is None else fault.to_text(),
         fault=fault,

@@ -161,7 +161,8 @@ class CodeActRun(CodeTurn):
             self.omitted_artifacts = len(observed.artifacts) - len(kept)
             self.shown += kept
             observed = replace(observed, artifacts=kept)
-        self.result, self.unsupported = observed, self.reply.unsupported
+        self.result = observed
+        self.unsupported, self.invented = self.reply.unsupported, self.reply.invented
         await self.look()
         self.executed.append(self.reply.blocks)
         self.repetition.note(self.reply.blocks, observed)
