@@ -17,7 +17,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import JsonValue
 
-from codeact_team.batch.results import BatchResult, JobResult, Share, TaskOutcome, WrongAnswer
+from codeact_team.batch.results import BatchResult, JobResult, Share, WrongAnswer
 from codeact_team.batch.tasks import parse_exact_json, whole_number
 from codeact_team.config.components import DIRECTORY_FIELDS, PlacedComponent
 from codeact_team.config.loading import CheckedConfig
@@ -247,7 +247,7 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
         transient += result.is_transient
         is_estimated |= result.is_estimated
         if result.is_final:
-            accepted[result.id].append(result.outcome is TaskOutcome.ACCEPTED)
+            accepted[result.id].append(result.outcome.is_success)
             passed[result.id].append(result.passes)
             if result.correct is not None:
                 right[result.id].append(result.correct)

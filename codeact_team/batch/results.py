@@ -16,6 +16,9 @@ class TaskOutcome(StrEnum):
     """How a run of a task ended."""
 
     ACCEPTED = "accepted"
+    """A review has accepted its work."""
+    ANSWERED = "answered"
+    """There is an answer, and no review."""
     NOT_ACCEPTED = "not accepted"
     FAILED = "failed"
     """It could not run, or not continue, because of its input or of the environment."""
@@ -25,6 +28,11 @@ class TaskOutcome(StrEnum):
     """It is finished, and its checker could not judge the answer."""
     STOPPED = "stopped"
     """It was interrupted, and has no result yet."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether its answer counts, as that of a run."""
+        return self in (TaskOutcome.ACCEPTED, TaskOutcome.ANSWERED)
 
 
 class Doing(StrEnum):
@@ -60,7 +68,7 @@ class JobResult:
         text: The text of the task.
         expected: The right answer, where it is known.
         correct: Whether the answer is right, where that is known.
-        answer: The answer, or the best so far if the work was not accepted; hostile data.
+        answer: The answer, or the best so far if none counts; hostile data.
         check: The error message of a checker that rejected the answer, or failed; hostile data.
         stop_reason: Why the team stopped.
         objection: Why unreviewed work is not accepted, such as ``coder: max steps``.
@@ -107,12 +115,12 @@ class JobResult:
     @property
     def is_final(self) -> bool:
         """Whether the run is finished for good. Others run again when the batch is started again."""
-        return self.outcome in (TaskOutcome.ACCEPTED, TaskOutcome.NOT_ACCEPTED)
+        return self.outcome.is_success or self.outcome is TaskOutcome.NOT_ACCEPTED
 
     @property
     def passes(self) -> bool:
-        """Whether the task is solved: the answer is right or, where that is not known, the work is accepted."""
-        return self.outcome is TaskOutcome.ACCEPTED if self.correct is None else self.correct
+        """Whether the task is solved: the answer is right or, where that is not known, it counts."""
+        return self.outcome.is_success if self.correct is None else self.correct
 
 
 TASK_RESULT = TypeAdapter(JobResult)
@@ -273,8 +281,8 @@ class BatchResult(Event, type="batch_result"):
         transient: How many runs failed because of their infrastructure.
         accuracy: The share of right answers among the tasks for which that is known; ``None`` where it is for none. With
             several epochs it is the mean over them, with the interval of as many trials as there are tasks.
-        acceptance: The share of accepted work, measured in the same way.
-        pass_at: By k, the chance that at least one of k runs of a task is right, or accepted where that is not known.
+        acceptance: The share of work that is accepted, or answered without a review, measured in the same way.
+        pass_at: By k, the chance that at least one of k runs of a task is right, or has an answer where that is not known.
         wrong: The number of answers that are known to be wrong.
         wrong_answers: The first ten of them.
         tokens: The tokens that all runs have used.
@@ -311,7 +319,7 @@ class BatchResult(Event, type="batch_result"):
 
     @property
     def exit_code(self) -> int:
-        """0 if all runs are accepted and no answer is wrong, 128 + n if signal n stopped the batch.
+        """0 if all runs have an answer that counts and none is wrong, 128 + n if signal n stopped the batch.
 
         Else the first that applies: 2 a line was broken, a run or a checker failed, or the key was refused, 75 a run failed
         that may succeed later, 3 a run is parked, 1 a run is not accepted, wrong, or without a result.

@@ -281,7 +281,7 @@ class Worker:
         if not directory.is_begun:
             return None
         last = RecordedRun(directory).result()
-        if last is None or last.ending not in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
+        if last is None or not (last.ending.is_success or last.ending is RunEnding.NOT_ACCEPTED):
             return None
         return None if last.files_due or (last.stop_reason or "").startswith(BATCH_ENDS) else last
 

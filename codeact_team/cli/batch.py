@@ -33,6 +33,7 @@ from codeact_team.core.visibility import cut
 
 _MARKS = {
     TaskOutcome.ACCEPTED: ("✓", "green"),
+    TaskOutcome.ANSWERED: ("✓", "green"),
     TaskOutcome.NOT_ACCEPTED: ("✗", "yellow"),
     TaskOutcome.PARKED: ("…", "cyan"),
 }
@@ -162,7 +163,7 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
     if result.broken:
         outcomes.append(f"{counted(result.broken, 'broken line')} left out")
     screen.text(" · ".join(outcomes) or "nothing to do", "bold")
-    for what, share in (("right answers", result.accuracy), ("accepted", result.acceptance)):
+    for what, share in (("right answers", result.accuracy), ("accepted or answered", result.acceptance)):
         if share is not None:
             interval = f"95 % interval {share.low:.1%} to {share.high:.1%}"
             screen.text(f"{what}: {share.value:.1%} ({interval}, {counted(share.tasks, 'task')})")

@@ -247,8 +247,8 @@ class Conversation(PromotedListener):
         self._speaker, self._executed, self._kept = "", False, None
         if result.ending is RunEnding.FAILED and not result.messages:
             return
-        is_accepted, style = result.ending is RunEnding.ACCEPTED, "bold yellow"
-        if is_accepted:
+        counts, style = result.ending.is_success, "bold yellow"
+        if counts:
             style = "bold green"
         elif result.ending is RunEnding.NOT_ACCEPTED and result.objection is None:
             style = "bold red"
@@ -259,7 +259,7 @@ class Conversation(PromotedListener):
         if result.answer is None:
             return
         if self._answer_last:
-            label, style = ("answer", "bold green") if is_accepted else (_NOT_ACCEPTED, "bold yellow")
+            label, style = ("answer", "bold green") if counts else (_NOT_ACCEPTED, "bold yellow")
             self._screen.text("")
             if result.answer.strip() == (said or "").strip():
                 self._screen.line((f"── {label} ", style), ("· as shown above", "dim"))
@@ -403,7 +403,7 @@ class AnswerOnly:
         else:
             # an error says what went wrong
             return
-        if event.answer is None or event.ending is not RunEnding.ACCEPTED:
+        if event.answer is None or not event.ending.is_success:
             self._screen.notice("warning", " · ".join([label, *_reasons(event)]))
 
 

@@ -61,6 +61,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "type": "result",
         "source": _SOURCE,
         "accepted": result.ending is RunEnding.ACCEPTED,
+        "reviewed": result.reviewed,
         "ending": result.ending.value,
         "answer": result.answer,
         "exit_code": result.exit_code,

@@ -46,7 +46,7 @@ def runs(
         list[str] | None,
         typer.Option(
             metavar="STATE",
-            help="Only those that are running, accepted, not-accepted, failed, stopped, parked, answered, crashed or damaged. Repeatable.",
+            help="Only those that are running, accepted, answered, not-accepted, failed, stopped, parked, ready, crashed or damaged. Repeatable.",
         ),
     ] = None,
     task: Annotated[

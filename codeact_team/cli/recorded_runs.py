@@ -45,10 +45,11 @@ _MAX_TASK = 60
 _STYLES = {
     RunState.RUNNING: "bold cyan",
     RunState.ACCEPTED: "green",
+    RunState.ANSWERED: "green",
     RunState.NOT_ACCEPTED: "yellow",
     RunState.STOPPED: "yellow",
     RunState.PARKED: "bold yellow",
-    RunState.ANSWERED: "bold yellow",
+    RunState.READY: "bold yellow",
 }
 
 

@@ -147,7 +147,7 @@ class ResumeHint:
             still_open: The numbers of the questions without an answer; ``None`` for all.
         """
         result, place = self._result, record or self._record
-        if result is not None and result.ending is RunEnding.ACCEPTED:
+        if result is not None and result.ending.is_success:
             return None
         if place is not None and self._record is not None:
             if of_program and not self.is_parked:
@@ -197,7 +197,7 @@ def run_command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Run a team on a task, print what happens, write an accepted answer to ``output``, and return the exit code."""
+    """Run a team on a task, print what happens, write an answer that counts to ``output``, and return the exit code."""
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet the answer only: leave one of them out")
     # before the answer, which may be written there, too
@@ -210,13 +210,13 @@ def run_command(
         def deliver(result: RunResult) -> None:
             # printed text is delivered once it is out of this process
             sys.stdout.flush()
-            if write is not None and result.answer is not None and result.ending is RunEnding.ACCEPTED:
+            if write is not None and result.answer is not None and result.ending.is_success:
                 try:
                     write(result.delivered_answer or result.answer)
                 except SettingError as error:
                     raise SettingError(f"{error}{hint.redelivery('-o FILE')}") from error
             elif write is not None:
-                screen.notice("warning", f"{output} is not written: there is no accepted answer")
+                screen.notice("warning", f"{output} is not written: there is no answer that counts")
 
         with asking_the_person(screen, as_json=as_json):
             running = runner.run_once(task, seconds=seconds, deliver=deliver)

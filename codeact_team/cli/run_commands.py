@@ -80,7 +80,7 @@ def run(
 
     The answer is printed last. Without acceptance that is the best answer so far, and says so.
 
-    Exit codes: 0 accepted, 1 not accepted, 2 bad input or environment, 3 parked until a person has answered, 129 hung up,
+    Exit codes: 0 accepted or answered, 1 not accepted, 2 bad input or environment, 3 parked until a person has answered, 129 hung up,
     130 interrupted, 143 terminated. Code 75 says that the model's server is not there or overloaded: the same command may
     succeed later.
     """

@@ -147,8 +147,8 @@ def _conclude(sample: EvalSample, result: RunResult) -> None:
         sample.output = ModelOutput.from_content(model, answer)
     if result.error is not None:
         sample.error = EvalError(message=result.error, traceback="", traceback_ansi="")
-    if result.ending in (RunEnding.ACCEPTED, RunEnding.NOT_ACCEPTED):
-        value = CORRECT if result.ending is RunEnding.ACCEPTED else INCORRECT
+    if result.ending.is_success or result.ending is RunEnding.NOT_ACCEPTED:
+        value = CORRECT if result.ending.is_success else INCORRECT
         sample.scores = {_SCORER: Score(value=value, answer=answer, explanation=result.objection)}
 
 

@@ -31,11 +31,12 @@ class RunState(StrEnum):
 
     RUNNING = "running"
     ACCEPTED = RunEnding.ACCEPTED.value
+    ANSWERED = RunEnding.ANSWERED.value
     NOT_ACCEPTED = RunEnding.NOT_ACCEPTED.value
     FAILED = RunEnding.FAILED.value
     STOPPED = RunEnding.STOPPED.value
     PARKED = RunEnding.PARKED.value
-    ANSWERED = "answered"
+    READY = "ready"
     """It was parked, its questions are answered, and it is not resumed yet."""
     CRASHED = "crashed"
     """It has no end, and no process holds it."""
@@ -83,7 +84,7 @@ class KeptRun:
         state = RunState(result.ending.value) if result else RunState.CRASHED
         if state is RunState.PARKED and run.has_answers:
             with suppress(JournalError):
-                state = state if History(directory).open else RunState.ANSWERED
+                state = state if History(directory).open else RunState.READY
         return cls(directory, state, about, task, result)
 
     @property
@@ -166,7 +167,7 @@ class ParkedRun:
         run = KeptRun.read(directory)
         if run.state is RunState.RUNNING:
             raise JournalError(f"the run {run.id} has not ended: another process works on it")
-        if run.state not in (RunState.PARKED, RunState.ANSWERED):
+        if run.state not in (RunState.PARKED, RunState.READY):
             why = f": {run.problem}" if run.problem else ""
             raise JournalError(f"the run {run.id} waits for no answer, as it is {run.state.value}{why}")
         self.open: Sequence[OpenQuestion] = list(History(directory).open.values())

@@ -46,7 +46,7 @@ _CONDITIONS = (
     ),
     *(
         (
-            rf"the budget is used up: (?P<spent>{_NUMBER}) of (?P<limit>{_NUMBER}) .*; a higher {setting} of",
+            rf"the budget is used up: (?:about )?(?P<spent>{_NUMBER}) of (?P<limit>{_NUMBER}) .*; a higher {setting} of",
             "BudgetTermination",
             setting,
         )

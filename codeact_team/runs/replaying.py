@@ -196,8 +196,8 @@ class ReplayedRun:
         told, is_whole = replay.difference, replay.difference is None
         if told is None and replay.is_stopped:
             is_whole = False
-            if replay.end_of_record is not None and self._ended_as(RunEnding.ACCEPTED):
-                told = f"{replay.end_of_record}; then its work was accepted by now"
+            if replay.end_of_record is not None and self._had_succeeded():
+                told = f"{replay.end_of_record}; then it had its answer by now"
         elif told is None:
             told = self._other_end(result)
         return Replayed(
@@ -210,9 +210,9 @@ class ReplayedRun:
             block=None if replay.difference is None else replay.blocks + 1,
         )
 
-    def _ended_as(self, ending: RunEnding) -> bool:
+    def _had_succeeded(self) -> bool:
         last = self._run.result()
-        return last is not None and last.ending is ending
+        return last is not None and last.ending.is_success
 
     def _other_end(self, result: RunResult) -> str | None:
         last = self._run.result()

@@ -111,14 +111,22 @@ class RunEnding(StrEnum):
     """How a run came to its end."""
 
     ACCEPTED = "accepted"
+    """A review has accepted its work."""
+    ANSWERED = "answered"
+    """An agent has answered, or the team has come to an end of its own, and there is no review."""
     NOT_ACCEPTED = "not accepted"
-    """The team ended without accepted work."""
+    """The team ended without either."""
     FAILED = "failed"
     """It could not run, or not go on: bad input, or an environment that does not work."""
     STOPPED = "stopped"
     """A signal stopped it."""
     PARKED = "parked"
     """It waits for the answer of a person who was not there."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether its answer counts, and is delivered with its files."""
+        return self in (RunEnding.ACCEPTED, RunEnding.ANSWERED)
 
 
 @dataclass
@@ -221,14 +229,15 @@ class RunResult(Event, type="result"):
         steps: How often code ran.
         seconds: Wall-clock time, from the config to the last thing stopped.
         stop_reason: Why the team stopped, in its own words; of a single agent, which limit has cut its work short.
-        objection: Why work that nobody has judged does not count as accepted.
+        reviewed: Whether somebody has judged the work.
+        objection: Why work that nobody has judged does not count as answered.
         cause: The agent's ending that kept the work from being accepted, if it was one.
         error: What went wrong, and what to do.
         is_transient: Whether the same run may succeed a little later.
         is_of_infrastructure: As of :func:`is_of_infrastructure`.
         tools: In the order of the first calls.
-        answer: In words, or as JSON if an agent has an ``output_schema``. It is accepted if the ending is; else it is the
-            best so far. ``None`` without anything like an answer. Hostile data.
+        answer: In words, or as JSON if an agent has an ``output_schema``. It counts if the ending is a success; else it is
+            the best so far. ``None`` without anything like an answer. Hostile data.
         files: What it has made or changed in its workspaces; a thousand at most.
         file_notes: Remarks on them, such as how many more there are.
         files_due: How many files could not be copied to where they were wanted, or are lost.
@@ -239,6 +248,7 @@ class RunResult(Event, type="result"):
     messages: int
     seconds: float
     stop_reason: str | None = None
+    reviewed: bool = False
     objection: str | None = None
     cause: AgentEnding | None = None
     error: str | None = None
@@ -269,18 +279,18 @@ class RunResult(Event, type="result"):
 
     @property
     def exit_code(self) -> int:
-        """0 accepted, 1 not accepted, 2 failed, 3 parked, 75 if the same run may succeed later, 128 + n if signal n stopped it.
+        """0 accepted or answered, 1 neither, 2 failed, 3 parked, 75 if the same run may succeed later, 128 + n by signal n.
 
-        The last two as ``sysexits`` and shells have them. Accepted work has failed, too, if its files could not be
+        The last two as ``sysexits`` and shells have them. Work that counts has failed, too, if its files could not be
         copied to where they were wanted.
         """
         if self.signal is not None:
             return 128 + self.signal
         if self.is_transient:
             return os.EX_TEMPFAIL
-        if self.ending is RunEnding.ACCEPTED and self.files_due:
-            return 2
-        return {RunEnding.ACCEPTED: 0, RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)
+        if self.ending.is_success:
+            return 2 if self.files_due else 0
+        return {RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)
 
 
 def _names(text: str, path: str) -> bool:

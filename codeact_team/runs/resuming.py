@@ -26,7 +26,6 @@ from codeact_team.runs.recording import (
     refuse_elsewhere,
     shown_to,
 )
-from codeact_team.runs.result import RunEnding
 from codeact_team.runs.run import TeamRun
 
 _CONDITIONS = ("termination_condition", "conditions")
@@ -70,11 +69,11 @@ def resumed(
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.result()
-    is_accepted = not about.is_chat and last is not None and last.ending is RunEnding.ACCEPTED
+    is_done = not about.is_chat and last is not None and last.ending.is_success
     # else the journal answers everything, and the result is delivered
-    if is_accepted and run.is_delivered and not again:
+    if is_done and run.is_delivered and not again:
         raise JournalError(
-            f"the run {about.id} has ended, and its work was accepted: there is nothing to go on with. Its answer is told by "
+            f"the run {about.id} has ended with an answer: there is nothing to go on with. Its answer is told by "
             "show, and -o FILE or --out DIR write its answer, or its files, once more"
         )
     refuse_elsewhere(about, directory)

@@ -46,7 +46,7 @@ from codeact_team.executors.workspace.directory import own_workspaces
 from codeact_team.runs.journal.blobs import DEFAULT_MIB
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.recording import Recording
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunResult
 from codeact_team.runs.run_files import RunFiles
 from codeact_team.runs.summary import Summary, WorkEnd
 from codeact_team.runs.work_dirs import claimed
@@ -176,7 +176,7 @@ class TeamRun:
                 result = await self.result_of(self._open_and_run(task, seconds))
                 deliver(result)
                 recorder, is_done = self.recording.recorder, not result.files_due
-                if recorder is not None and result.ending is RunEnding.ACCEPTED and is_done:
+                if recorder is not None and result.ending.is_success and is_done:
                     recorder.write(delivered=True)
                 return result
             finally:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from signal import Signals
 
 from autogen_agentchat.base import ChatAgent, Team
+from autogen_agentchat.conditions import TextMentionTermination
 from autogen_agentchat.messages import (
     BaseAgentEvent,
     BaseChatMessage,
@@ -122,6 +125,16 @@ _UNREADABLE = {
 """What kept a verdict from being read, by the finish reason of the model."""
 
 
+_LIMITS = re.compile(
+    r"Maximum number of messages \S+ reached, current message count: \d+"
+    r"|Maximum number of turns \S+ reached\."
+    r"|Token usage limit reached, total token count: \d+, prompt token count: \d+, completion token count: \d+\."
+    r"|Timeout of \S+ seconds reached|the team's time limit of \S+ seconds is reached"
+    r"|the budget is used up: .* of BudgetTermination would let it go on"
+)
+"""How AutoGen's conditions and ours say that a limit has ended a team. All others are ends of its own."""
+
+
 class Acceptance:
     """Judges a run by the messages that come out of its team."""
 
@@ -133,6 +146,10 @@ class Acceptance:
     def _begin(self) -> None:
         self.broken_off = False
         """Whether the team was stopped in the middle of its work."""
+        self.ended_by_itself = False
+        """Whether the team has come to an answer, and to an end of its own that is no limit."""
+        self._is_cut_off = False
+        """Whether the last reply of a model was."""
         self._verdict: Verdict | None = None
         self._reviewer = ""
         self._own_verdict: Verdict | None = None
@@ -146,11 +163,15 @@ class Acceptance:
             self._begin()
         elif isinstance(event, BudgetSpent):
             self._used_up.update(filter(None, [event.used_up]))
+        elif isinstance(event, ModelCallEnded):
+            self._is_cut_off = event.finish_reason == "length"
 
     @property
-    def accepted(self) -> bool:
-        """Whether the work counts as accepted: by the verdict; without one, where there is no objection."""
-        return self.objection is None if self.verdict is None else self.verdict.accepted
+    def ending(self) -> RunEnding:
+        """What the work has come to: by the verdict; without one, by whether there is an objection."""
+        if self.verdict is not None:
+            return RunEnding.ACCEPTED if self.verdict.accepted else RunEnding.NOT_ACCEPTED
+        return RunEnding.ANSWERED if self.objection is None else RunEnding.NOT_ACCEPTED
 
     @property
     def verdict(self) -> Verdict | None:
@@ -159,10 +180,11 @@ class Acceptance:
 
     @property
     def objection(self) -> str | None:
-        """Why work that nobody has judged does not count as accepted; ``None`` if it does, or somebody has judged it.
+        """Why work that nobody has judged does not count as answered; ``None`` if it does, or somebody has judged it.
 
         A reviewer has to review it. Without one, no agent's work may have been cut short, and the last code must have
-        succeeded or, if none has run, an agent have come to its answer. That a limit has ended the team proves nothing.
+        succeeded or, if none has run, an agent have come to its answer, or the team to an end of its own. That a limit has
+        ended the team proves nothing.
         """
         if self.verdict is not None:
             return None
@@ -174,7 +196,9 @@ class Acceptance:
             return self.cause.to_text()
         if self._exit_code is not None:
             return None if self._exit_code == 0 else "the last code failed"
-        return None if self._is_answered else "no code has run, and nobody has reviewed the work"
+        if self._is_answered or (self.ended_by_itself and not self._is_cut_off):
+            return None
+        return "no code has run, and nobody has reviewed the work"
 
     def is_broken_off_by(self, stop_reason: str | None) -> bool:
         """Whether that is the budget's reason, and no agent had come to its answer just then."""
@@ -225,6 +249,8 @@ class Answers(PromotedListener):
 
     def __init__(self) -> None:
         super().__init__()
+        self.marks: Sequence[str] = ()
+        """Words by which an agent ends the team, such as ``TERMINATE``: at the end of an answer they are no part of it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -290,9 +316,14 @@ class Answers(PromotedListener):
         elif record is not None and record.remark is not None:
             self._take_output(message.source)
         elif not isinstance(message, _NOT_SAID) and message.source not in self._refused:
-            said = take_thoughts_off(text_of(message)).text.strip()
+            said = self._without_mark(take_thoughts_off(text_of(message)).text.strip())
             if said and not (_is_program(said) or _is_complaint(said)):
                 self._said = said
+
+    def _without_mark(self, said: str) -> str:
+        for mark in self.marks:
+            said = said.removesuffix(mark).rstrip()
+        return said
 
     def _take_last_words(self, text: str, ending: Ending) -> None:
         # code that was not run any more was made inert
@@ -363,7 +394,12 @@ class Summary:
     def begin(self, team: Team | ChatAgent) -> None:
         """Note whether somebody in the team judges the work of the others, or something waits for a judgement."""
         reviewing = ReflectionAgent | ReflectionTermination
-        self._acceptance.reviewed = any(isinstance(part, reviewing) for part in components_in(team))
+        parts = list(components_in(team))
+        self._acceptance.reviewed = any(isinstance(part, reviewing) for part in parts)
+        marks = [
+            part.dump_component().config["text"] for part in parts if isinstance(part, TextMentionTermination)
+        ]
+        self._answers.marks = list(filter(None, marks))
 
     def __call__(self, event: Event) -> None:
         for part in (self._acceptance, self._answers, self._costs):
@@ -380,6 +416,8 @@ class Summary:
         """The result, without files, of work that has ended so after some seconds of wall-clock time."""
         acceptance, costs = self._acceptance, self._costs
         acceptance.broken_off = end.is_broken_off or acceptance.is_broken_off_by(end.stop_reason)
+        is_own = end.stop_reason is None or bool(_LIMITS.sub("", end.stop_reason).strip(" ,"))
+        acceptance.ended_by_itself = is_own and self._answers.best is not None
         if end.signal is not None:
             ending = RunEnding.STOPPED
         elif end.error is not None:
@@ -387,7 +425,7 @@ class Summary:
         elif end.is_parked:
             ending = RunEnding.PARKED
         else:
-            ending = RunEnding.ACCEPTED if acceptance.accepted else RunEnding.NOT_ACCEPTED
+            ending = acceptance.ending
         return RunResult(
             ending=ending,
             usage=costs.usage,
@@ -396,6 +434,7 @@ class Summary:
             steps=costs.steps,
             seconds=seconds,
             stop_reason=end.stop_reason or (acceptance.cause and acceptance.cause.to_text()),
+            reviewed=acceptance.verdict is not None,
             cause=acceptance.cause if ending is RunEnding.NOT_ACCEPTED else None,
             objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,
             error=end.error,

@@ -51,15 +51,15 @@ async def test_only_an_assertion_makes_an_answer_wrong_and_other_errors_are_the_
         asked = len(server.requests)
         found = {one["id"]: one for one in results(tmp_path)}
         assert {name: (one["outcome"], one["correct"]) for name, one in found.items()} == {
-            "right": ("accepted", True),
-            "wrong": ("accepted", False),
+            "right": ("answered", True),
+            "wrong": ("answered", False),
             **dict.fromkeys(faulty, ("checker failed", None)),
         }
         assert found["wrong"]["check"].endswith("Wrong: 2 is not 3")
         assert found["misspelt"]["error"] == "NameError: name 'answr' is not defined"
         if "endless" in faulty:
             assert "stopped after 1 s" in found["endless"]["error"]
-        assert batch.outcomes == {"accepted": 2, "checker failed": len(faulty)}
+        assert batch.outcomes == {"answered": 2, "checker failed": len(faulty)}
         assert batch.accuracy is not None
         assert (batch.accuracy.value, batch.accuracy.tasks, batch.wrong, batch.exit_code) == (0.5, 2, 1, 2)
         # the same command judges them again, and asks no model
@@ -67,7 +67,7 @@ async def test_only_an_assertion_makes_an_answer_wrong_and_other_errors_are_the_
         again = await run_batch(briefly(server.base_url), tasks, out=tmp_path, workers=1)
         assert len(server.requests) == asked
     assert (again.outcomes, again.tokens) == (
-        ({"accepted": 3} | ({"checker failed": len(others)} if others else {})),
+        ({"answered": 3} | ({"checker failed": len(others)} if others else {})),
         batch.tokens,
     )
 
@@ -104,7 +104,7 @@ async def test_a_checker_that_is_no_python_is_told_before_a_model_is_asked(
     [broken] = of_type(events, "line_broken")
     assert broken.line == 1
     assert problem in broken.problem
-    assert (batch.outcomes, batch.broken, batch.exit_code) == ({"accepted": 1}, 1, 2)
+    assert (batch.outcomes, batch.broken, batch.exit_code) == ({"answered": 1}, 1, 2)
 
 
 async def test_an_answer_cannot_pass_for_the_end_of_its_checker(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_an_answer_cannot_pass_for_the_end_of_its_checker(tmp_path: Path) 
         }
         await run_batch(config, [task("a", "assert answer == '2', answer")], out=tmp_path, workers=1)
     [result] = results(tmp_path)
-    assert (result["outcome"], result["correct"], result["answer"]) == ("accepted", False, said)
+    assert (result["outcome"], result["correct"], result["answer"]) == ("answered", False, said)
 
 
 async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer_to_be_judged(
@@ -141,7 +141,7 @@ async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer
             coder(server.base_url), [task("a", "assert answer == '2'")], out=tmp_path, workers=1
         )
         assert len(server.requests) == 1
-    assert (again.outcomes, again.wrong) == ({TaskOutcome.ACCEPTED: 1}, 0)
+    assert (again.outcomes, again.wrong) == ({TaskOutcome.ANSWERED: 1}, 0)
 
 
 async def test_a_checker_that_only_the_python_of_the_sandbox_understands_is_run(
@@ -154,7 +154,7 @@ async def test_a_checker_that_only_the_python_of_the_sandbox_understands_is_run(
     tasks = [task("new", "assert answer == '2'"), task("broken", "assert (")]
     async with ScriptedServer(at_once) as server:
         batch = await run_batch(coder(server.base_url), tasks, out=tmp_path, workers=1)
-    assert (batch.outcomes, batch.wrong, batch.broken) == ({"accepted": 1}, 0, 1)
+    assert (batch.outcomes, batch.wrong, batch.broken) == ({"answered": 1}, 0, 1)
     assert [one["id"] for one in results(tmp_path)] == ["new"]
 
 

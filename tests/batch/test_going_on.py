@@ -33,7 +33,7 @@ async def test_a_server_may_move_and_get_another_key(tmp_path: Path) -> None:
         second = await run_batch(config, numbers(2), out=tmp_path, workers=1)
         # the first call of the one was answered there
         assert len(server.requests) == 1 + 2
-        assert second.outcomes == {"accepted": 2}
+        assert second.outcomes == {"answered": 2}
         config["config"]["model_client"]["config"]["model"] = "another-model"
         with pytest.raises(SettingError, match="another config"):
             await run_batch(config, numbers(2), out=tmp_path)
@@ -49,13 +49,13 @@ async def test_an_address_from_the_environment_may_change_where_a_run_has_begun(
         await run_batch(config, numbers(1), out=tmp_path, workers=1, retries=0)
     async with ScriptedServer(doubling) as server:
         monkeypatch.setenv("SERVER", server.base_url)
-        assert (await run_batch(config, numbers(1), out=tmp_path, workers=1)).outcomes == {"accepted": 1}
+        assert (await run_batch(config, numbers(1), out=tmp_path, workers=1)).outcomes == {"answered": 1}
         first = server.base_url
     async with ScriptedServer(doubling) as server:
         monkeypatch.setenv("ELSEWHERE", server.base_url)
         moved = coder("${ELSEWHERE:-http://127.0.0.1:9}")
         batch = await run_batch(moved, numbers(2), out=tmp_path, workers=1)
-        assert (batch.outcomes, len(server.requests)) == ({"accepted": 2}, 2)
+        assert (batch.outcomes, len(server.requests)) == ({"answered": 2}, 2)
         assert server.base_url != first
 
 
@@ -69,7 +69,7 @@ async def test_a_directory_of_an_earlier_version_goes_on(tmp_path: Path) -> None
         await run_batch(config, numbers(1), out=tmp_path, workers=1)
         batch = await run_batch(config, numbers(2), out=tmp_path, workers=1)
         assert len(server.requests) == 2
-    assert batch.outcomes == {"accepted": 2}
+    assert batch.outcomes == {"answered": 2}
 
 
 async def test_a_result_says_what_was_asked_and_expected(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_a_result_says_what_was_asked_and_expected(tmp_path: Path) -> None
         # another expected answer is not what the old judgement was about
         tasks[0]["expected"] = 2
         stale = await run_batch(coder(server.base_url), tasks, out=tmp_path, workers=1, only=["open"])
-        assert stale.outcomes == {"accepted": 1}
+        assert stale.outcomes == {"answered": 1}
         assert (results(tmp_path)[0]["expected"], results(tmp_path)[0]["correct"]) == (2, None)
         await run_batch(coder(server.base_url), tasks, out=tmp_path, workers=1)
         assert results(tmp_path)[0]["correct"] is True
@@ -104,7 +104,7 @@ async def test_some_tasks_run_and_the_same_directory_goes_on_with_the_others(tmp
     async with ScriptedServer(at_once) as server:
         config = coder(server.base_url)
         first = await run_batch(config, tasks, out=selected, workers=1, limit=1)
-        assert (first.jobs, first.outcomes, first.left, first.exit_code) == (1, {"accepted": 1}, 0, 0)
+        assert (first.jobs, first.outcomes, first.left, first.exit_code) == (1, {"answered": 1}, 0, 0)
         assert [one["id"] for one in results(selected)] == ["n1"]
         second = await run_batch(config, tasks, out=selected, workers=1, only=["n4", "n3"], limit=1)
         assert (second.jobs, [one["id"] for one in results(selected)]) == (1, ["n1", "n3"])
@@ -130,12 +130,12 @@ async def test_only_what_has_failed_runs_again_and_wrong_answers_stay(tmp_path: 
     async with ScriptedServer(reply) as server:
         config = coder(server.base_url)
         first = await run_batch(config, tasks[:3], out=tmp_path, workers=1)
-        assert first.outcomes == {"accepted": 1, "checker failed": 1, "failed": 1}
+        assert first.outcomes == {"answered": 1, "checker failed": 1, "failed": 1}
         broken, asked = False, len(server.requests)
         tasks[2]["checker"] = "assert answer == '6'"
         second = await run_batch(config, tasks, out=tmp_path, workers=1, failed=True)
         assert len(server.requests) == asked + 1
-        assert (second.jobs, second.outcomes, second.exit_code) == (2, {"accepted": 2}, 0)
+        assert (second.jobs, second.outcomes, second.exit_code) == (2, {"answered": 2}, 0)
         none = await run_batch(config, tasks, out=tmp_path, workers=1, failed=True)
     assert (none.jobs, none.outcomes, none.exit_code) == (0, {}, 0)
     assert [(one["id"], one["correct"]) for one in results(tmp_path)] == [
@@ -155,7 +155,7 @@ async def test_what_one_task_may_not_ask_does_not_end_the_others(tmp_path: Path)
         batch = await run_batch(
             coder(server.base_url), numbers(3), out=tmp_path / "one", workers=1, concurrency=1
         )
-    assert (batch.outcomes, batch.left, batch.exit_code) == ({"accepted": 2, "failed": 1}, 0, 2)
+    assert (batch.outcomes, batch.left, batch.exit_code) == ({"answered": 2, "failed": 1}, 0, 2)
     async with ScriptedServer(lambda _: HttpError(403)) as server:
         config = coder(server.base_url)
         batch = await run_batch(config, numbers(9), out=tmp_path / "all", workers=1, concurrency=1)
@@ -176,10 +176,10 @@ async def test_a_key_that_is_refused_later_loses_no_work(tmp_path: Path) -> None
     async with ScriptedServer(reply) as server:
         config = coder(server.base_url)
         refused = await run_batch(config, numbers(2), out=out, workers=1, concurrency=1)
-        assert (refused.outcomes, refused.left, refused.exit_code) == ({"accepted": 1}, 1, 2)
+        assert (refused.outcomes, refused.left, refused.exit_code) == ({"answered": 1}, 1, 2)
         again = await run_batch(config, numbers(2), out=out, workers=1)
         # the refused one was made twice
         assert calls == 5
         await run_batch(config, numbers(2), out=alone, workers=1)
-    assert again.outcomes == {"accepted": 2}
+    assert again.outcomes == {"answered": 2}
     assert (out / "results.jsonl").read_bytes() == (alone / "results.jsonl").read_bytes()

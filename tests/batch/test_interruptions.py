@@ -217,11 +217,11 @@ async def test_an_evaluation_that_is_interrupted_in_every_way_has_the_lines_of_o
             assert await interrupt(number) == code, f"way {number}"
             evaluation.replies.clear()
             whole = [json.loads(line) for line in evaluation.lines()]
-            assert {one["outcome"] for one in whole} <= {"accepted", "failed"}, f"way {number}"
+            assert {one["outcome"] for one in whole} <= {"answered", "failed"}, f"way {number}"
         with evaluation.begin("--workers", "1", out="alone") as process:
             process.communicate(timeout=100)
         assert evaluation.lines() == evaluation.lines("alone")
         found = [json.loads(line) for line in evaluation.lines("alone")]
     assert [one["id"] for one in found if not one["correct"]] == ["n5", "n10"]
-    assert {one["outcome"] for one in found} == {"accepted"}
+    assert {one["outcome"] for one in found} == {"answered"}
     assert not (tmp_path / "out" / "filler").exists()

@@ -56,7 +56,7 @@ async def test_workers_that_are_killed_are_replaced_and_nothing_is_lost_or_done_
             concurrency=6,
             listeners=[kill],
         )
-    assert (len(killed), batch.outcomes, batch.wrong) == (2, {"accepted": 24}, 0)
+    assert (len(killed), batch.outcomes, batch.wrong) == (2, {"answered": 24}, 0)
     assert [(one["id"], one["answer"]) for one in results(tmp_path)] == [
         (f"n{n}", str(2 * n)) for n in range(1, 25)
     ]
@@ -87,7 +87,7 @@ async def test_all_ends_with_its_driver_and_the_same_command_goes_on_until_all_i
         with begun(tmp_path, server.base_url, 60, "--workers", "2") as process:
             stdout, stderr = process.communicate(timeout=100)
         assert process.returncode == 0, stderr.decode()
-        assert "60 accepted" in stdout.decode()
+        assert "60 answered" in stdout.decode()
         alone = tmp_path / "alone"
         await run_batch(coder(server.base_url), numbers(60), out=alone, workers=1)
     assert lines_of(tmp_path / "out") == lines_of(alone)

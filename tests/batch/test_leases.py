@@ -92,5 +92,5 @@ async def test_a_run_that_was_given_to_somebody_else_does_nothing_more(tmp_path:
         assert results(tmp_path) == []
         # whoever begins now goes on
         batch = await run_batch(coder(server.base_url), numbers(1), out=tmp_path, workers=1)
-    assert (batch.outcomes, batch.wrong) == ({"accepted": 1}, 0)
+    assert (batch.outcomes, batch.wrong) == ({"answered": 1}, 0)
     assert not (tmp_path / "leases" / "n1").exists()

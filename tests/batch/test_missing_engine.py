@@ -50,7 +50,7 @@ async def test_an_engine_that_is_away_is_tried_again_and_what_it_kept_from_runni
         assert (batch.outcomes, batch.exit_code) == ({"failed": 1}, 75)
         assert len(of_type(events, "task_retried")) == 1
         batch = await run_batch(config, [task], out=tmp_path / "out", workers=1)
-    assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
+    assert (batch.outcomes, batch.exit_code) == ({"answered": 1}, 0)
 
 
 @pytest.mark.long
@@ -80,7 +80,7 @@ async def test_an_engine_that_goes_in_the_middle_of_a_task_lets_it_go_on_later(
         assert (batch.outcomes, batch.exit_code) == ({"failed": 1}, 75)
         away.__exit__(None, None, None)
         batch = await run_batch(config, [task], out=tmp_path / "out", workers=1)
-    assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
+    assert (batch.outcomes, batch.exit_code) == ({"answered": 1}, 0)
     assert [one["answer"] for one in results(tmp_path / "out")] == ["42"]
 
 
@@ -110,7 +110,7 @@ async def test_a_container_that_is_killed_takes_no_other_task_with_it(tmp_path: 
     async with ScriptedServer(model) as server:
         batch = await run_batch(in_containers(server.base_url), tasks, out=tmp_path, workers=1, concurrency=2)
     assert killed
-    assert (batch.outcomes, batch.wrong) == ({"accepted": 4}, 0)
+    assert (batch.outcomes, batch.wrong) == ({"answered": 4}, 0)
     assert [one["answer"] for one in results(tmp_path)] == ["2", "4", "6", "8"]
 
 
@@ -160,7 +160,7 @@ async def test_an_engine_that_is_killed_in_the_middle_takes_no_finished_result_w
         )
         await asyncio.gather(*doing)
     assert doing
-    assert (batch.outcomes, batch.wrong) == ({"accepted": 10}, 0)
+    assert (batch.outcomes, batch.wrong) == ({"answered": 10}, 0)
     assert [one["answer"] for one in results(tmp_path)] == [str(2 * n) for n in range(1, 11)]
     assert of_type(events, "task_retried")
 
@@ -185,8 +185,8 @@ async def test_what_an_engine_that_stays_away_has_stopped_is_done_when_there_is_
         await asyncio.gather(*doing)
         assert first.exit_code == 75
         finished = results(tmp_path)
-        assert len([one for one in finished if one["outcome"] == "accepted"]) >= 3
+        assert len([one for one in finished if one["outcome"] == "answered"]) >= 3
         await engine.start()
         batch = await run_batch(config, numbers(10), out=tmp_path, workers=2)
-    assert (batch.outcomes, batch.wrong) == ({"accepted": 10}, 0)
+    assert (batch.outcomes, batch.wrong) == ({"answered": 10}, 0)
     assert [one["answer"] for one in results(tmp_path)] == [str(2 * n) for n in range(1, 11)]

@@ -59,13 +59,13 @@ async def test_tasks_come_to_the_same_on_a_cluster(tmp_path: Path) -> None:
             address="local",
             listeners=[events.append],
         )
-        assert (batch.outcomes, batch.wrong) == ({"accepted": 3}, 0)
+        assert (batch.outcomes, batch.wrong) == ({"answered": 3}, 0)
         assert len(server.requests) == 6
         assert lines_of(tmp_path / "out") == await alone(server, 3, tmp_path / "alone")
     [began] = of_type(events, "batch_began")
     assert began.workers == 1
     assert (tmp_path / "out" / "files" / "n2" / "made.txt").read_text() == "2"
-    assert states(tmp_path / "out", 3) == {RunState.ACCEPTED}
+    assert states(tmp_path / "out", 3) == {RunState.ANSWERED}
     assert {*processes_below(os.getpid())} <= before
 
 
@@ -118,14 +118,14 @@ class TestNodes:
                 listeners=[kill],
             )
             await asyncio.gather(*killing)
-            assert (batch.outcomes, batch.wrong) == ({"accepted": 24}, 0)
+            assert (batch.outcomes, batch.wrong) == ({"answered": 24}, 0)
             assert len(of_type(events, "task_ended")) == 24
             assert of_type(events, "batch_began")[0].workers == 2
             assert any("lost" in event.reason for event in of_type(events, "task_retried"))
             # each task asks twice, and what was under way on the node once more
             assert len(server.requests) <= 48 + 4
             assert lines_of(out) == await alone(server, 24, tmp_path / "alone")
-        assert states(out, 24) == {RunState.ACCEPTED}
+        assert states(out, 24) == {RunState.ANSWERED}
 
     async def test_without_shared_storage_runs_are_carried_home_and_those_of_a_lost_node_begin_anew(
         self, tmp_path: Path
@@ -154,9 +154,9 @@ class TestNodes:
             )
             await asyncio.gather(*killing)
             assert killing
-            assert (batch.outcomes, batch.wrong) == ({"accepted": 16}, 0)
+            assert (batch.outcomes, batch.wrong) == ({"answered": 16}, 0)
             assert lines_of(out) == await alone(server, 16, tmp_path / "alone")
-        assert states(out, 16) == {RunState.ACCEPTED}
+        assert states(out, 16) == {RunState.ANSWERED}
         assert [(out / "files" / f"n{n}" / "made.txt").read_text() for n in range(1, 17)] == [
             str(n) for n in range(1, 17)
         ]
@@ -182,9 +182,9 @@ class TestNodes:
             limits = BatchLimits(max_tokens=330)
             first = await run_batch(config, numbers(3), out="out", concurrency=1, limits=limits, **there)
             # three calls of 110 tokens: one task and a half
-            assert (len(server.requests), first.outcomes, first.left) == (3, {"accepted": 1}, 2)
+            assert (len(server.requests), first.outcomes, first.left) == (3, {"answered": 1}, 2)
             second = await run_batch(config, numbers(2), out="out", concurrency=1, **there)
-            assert (len(server.requests), second.outcomes) == (4, {"accepted": 2})
+            assert (len(server.requests), second.outcomes) == (4, {"answered": 2})
             await run_batch(config, numbers(3), out="out", workers=1)
             assert len(server.requests) == 6
             assert lines_of(work / "out") == await alone(server, 3, tmp_path / "alone")
@@ -214,7 +214,7 @@ class TestNodes:
                     listeners=[events.append],
                 )
                 [node] = stopped
-                assert (batch.outcomes, batch.wrong) == ({"accepted": 16}, 0)
+                assert (batch.outcomes, batch.wrong) == ({"answered": 16}, 0)
                 [worker] = node.workers()
                 asked, before = len(server.requests), contents(out)
                 for process in [worker, *processes_below(worker)]:
@@ -250,7 +250,7 @@ class TestNodes:
                 with begun(tmp_path, server.base_url, 40, *arguments) as process:
                     stdout, stderr = process.communicate(timeout=200)
                 assert process.returncode == 0, stderr.decode()
-                assert "40 accepted" in stdout.decode()
+                assert "40 answered" in stdout.decode()
                 await ended(workers_on(cluster))
             assert lines_of(tmp_path / "out") == await alone(server, 40, tmp_path / "alone")
 
@@ -281,7 +281,7 @@ class TestNodes:
             done = len(results(out))
             assert 4 <= done < 12
             batch = await run_batch(coder(server.base_url), numbers(12), out=out, workers=1)
-            assert (batch.outcomes, batch.wrong) == ({"accepted": 12}, 0)
+            assert (batch.outcomes, batch.wrong) == ({"answered": 12}, 0)
             assert lines_of(out) == await alone(server, 12, tmp_path / "alone")
 
 

@@ -34,7 +34,7 @@ from codeact_team.runs.kept_runs import KeptRun, RunState
 async def test_each_task_is_a_run_of_its_own_whose_answer_is_judged(tmp_path: Path) -> None:
     async with ScriptedServer(doubling) as server:
         batch = await run_batch(coder(server.base_url), numbers(2), out=tmp_path / "out", workers=1)
-    assert (batch.exit_code, batch.outcomes, batch.left) == (0, {"accepted": 2}, 0)
+    assert (batch.exit_code, batch.outcomes, batch.left) == (0, {"answered": 2}, 0)
     assert [(one["id"], one["answer"], one["correct"]) for one in results(tmp_path / "out")] == [
         ("n1", "2", True),
         ("n2", "4", True),
@@ -42,7 +42,7 @@ async def test_each_task_is_a_run_of_its_own_whose_answer_is_judged(tmp_path: Pa
     for n in (1, 2):
         # not in the directory that all would share
         assert (tmp_path / "out" / "files" / f"n{n}" / "made.txt").read_text() == str(n)
-        assert KeptRun.read(RunDirectory(tmp_path / "out" / "runs" / f"n{n}")).state is RunState.ACCEPTED
+        assert KeptRun.read(RunDirectory(tmp_path / "out" / "runs" / f"n{n}")).state is RunState.ANSWERED
     assert batch.accuracy is not None
     assert batch.accuracy.value == 1
     assert batch.tokens == sum(
@@ -63,7 +63,7 @@ async def test_what_is_done_is_skipped_and_results_are_the_same(tmp_path: Path) 
         again = await run_batch(config, numbers(3), out=out, workers=1)
         assert len(server.requests) == asked + 1
     assert (out / "results.jsonl").read_bytes().startswith(before)
-    assert again.outcomes == {"accepted": 3}
+    assert again.outcomes == {"answered": 3}
 
 
 async def test_what_is_expected_may_change_and_no_model_is_asked_again(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_infrastructure_is_tried_again_and_told_and_a_wrong_answer_is_not(
             listeners=[events.append],
         )
         assert len(server.requests) == 4
-    assert (batch.outcomes, batch.wrong) == ({"accepted": 1}, 1)
+    assert (batch.outcomes, batch.wrong) == ({"answered": 1}, 1)
     told = [event.reason for event in of_type(events, "task_retried")]
     assert ["429" in reason for reason in told] == [True, False, True]
 
@@ -290,7 +290,7 @@ async def test_retries_end_and_a_later_start_tries_again(tmp_path: Path) -> None
         assert (batch.outcomes, batch.exit_code) == ({"failed": 1}, 75)
         reply = Text("There.")
         batch = await run_batch(config, [{"id": "a", "text": "Go."}], out=tmp_path, workers=1, retries=1)
-    assert (batch.outcomes, batch.exit_code) == ({"accepted": 1}, 0)
+    assert (batch.outcomes, batch.exit_code) == ({"answered": 1}, 0)
     assert [one["answer"] for one in results(tmp_path)] == ["There."]
 
 
@@ -309,14 +309,14 @@ async def test_a_budget_ends_all_and_a_higher_one_goes_on(tmp_path: Path) -> Non
         # three calls of 110 tokens: one task and a half
         assert (len(server.requests), first.outcomes, first.left, first.exit_code) == (
             3,
-            {"accepted": 1},
+            {"answered": 1},
             2,
             1,
         )
         assert "330 of 330 tokens" in (first.stop_reason or "")
         second = await run_batch(config, numbers(3), out=tmp_path, workers=1, concurrency=1)
         assert len(server.requests) == 6
-    assert (second.outcomes, second.wrong, second.exit_code) == ({"accepted": 3}, 0, 0)
+    assert (second.outcomes, second.wrong, second.exit_code) == ({"answered": 3}, 0, 0)
 
 
 async def test_money_is_limited_by_the_prices_of_the_config(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ async def test_a_batch_that_is_stopped_while_it_starts_begins_no_task(tmp_path: 
         assert (result.left, result.exit_code, result.signal) == (2, 143, signal.SIGTERM)
         assert not server.requests
         again = await run_batch(config, numbers(2), out=tmp_path / "out", workers=1)
-    assert (again.outcomes, again.exit_code) == ({"accepted": 2}, 0)
+    assert (again.outcomes, again.exit_code) == ({"answered": 2}, 0)
 
 
 async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp
     async with ScriptedServer([Text("There.")]) as server:
         batch = Batch(coder(server.base_url), [task], tmp_path, BatchSettings(workers=1))
         running = asyncio.create_task(batch.run())
-        await until(lambda: run.is_begun and KeptRun.read(run).state is RunState.ACCEPTED)
+        await until(lambda: run.is_begun and KeptRun.read(run).state is RunState.ANSWERED)
         assert batch.stop(signal.SIGINT)
         result = await running
         assert (result.left, result.exit_code) == (1, 130)
@@ -374,7 +374,7 @@ async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp
         again = await run_batch(
             coder(server.base_url), [{**task, "checker": "assert answer"}], out=tmp_path, workers=1
         )
-    assert (again.outcomes, again.wrong) == ({"accepted": 1}, 0)
+    assert (again.outcomes, again.wrong) == ({"answered": 1}, 0)
 
 
 async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: P
         again = await run_batch(coder(server.base_url), numbers(2), out=tmp_path, workers=1)
         # two calls for each, and the first of each was made twice
         assert len(server.requests) == 6
-    assert (again.outcomes, again.wrong, again.exit_code) == ({"accepted": 2}, 0, 0)
+    assert (again.outcomes, again.wrong, again.exit_code) == ({"answered": 2}, 0, 0)
 
 
 async def test_a_worker_that_never_starts_and_takes_a_while_to_give_up_does_not_keep_a_batch_from_ending(
@@ -447,5 +447,5 @@ async def test_files_for_which_there_is_no_room_are_copied_by_the_same_batch_lat
             leave_free(out / "files", 4)
             again = await run_batch(config, numbers(1), out=out, workers=1)
             assert len(server.requests) == 2
-        assert (again.outcomes, again.wrong, again.exit_code) == ({"accepted": 1}, 0, 0)
+        assert (again.outcomes, again.wrong, again.exit_code) == ({"answered": 1}, 0, 0)
         assert (out / "files" / "n1" / "made.txt").read_text() == "1"

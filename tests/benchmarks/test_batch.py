@@ -101,7 +101,7 @@ async def batch(config: dict[str, Any], out: Path, count: int) -> tuple[float, l
 
     result = await run_batch(config, numbers(count), out=out, listeners=[listen])
     seconds = time.perf_counter() - began
-    assert (result.outcomes, result.wrong) == ({"accepted": count}, 0)
+    assert (result.outcomes, result.wrong) == ({"answered": count}, 0)
     assert [one["id"] for one in results(out)] == [f"n{n}" for n in range(1, count + 1)]
     return count / seconds, memory
 

@@ -45,7 +45,7 @@ def test_a_spreadsheet_is_analysed_and_the_chat_about_it_survives_a_kill(tmp_pat
         begin = [*command, "--data", "sales.xlsx", "--out", "result"]
         with on_a_terminal(*begin, cwd=tmp_path, **variables) as terminal:
             ask(terminal, "Which region sold most? Make a chart.")
-            terminal.wait_for("── accepted")
+            terminal.wait_for("── answered")
             terminal.wait_for("\n> ")
             terminal.process.kill()
             terminal.end()

@@ -71,7 +71,7 @@ class Chats(RuleBasedStateMachine):
     @rule()
     def message(self) -> None:
         self._enter("Do")
-        self.terminal.wait_for("── accepted")
+        self.terminal.wait_for("── answered")
 
     @rule()
     def stopped(self) -> None:
@@ -124,7 +124,7 @@ class Chats(RuleBasedStateMachine):
         assert len(kept(self.folder)) == 1
 
 
-_ENDS = {"Do": "── accepted", "Wait": "── stopped", "/reset": "forgotten"}
+_ENDS = {"Do": "── answered", "Wait": "── stopped", "/reset": "forgotten"}
 
 
 @pytest.mark.long

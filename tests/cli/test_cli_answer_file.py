@@ -12,9 +12,9 @@ from support.command_line import (
     CONFINED,
     NO_HTTP_RETRIES,
     codeact_team,
+    limited_talker,
     run_code,
     run_team,
-    talker,
 )
 from support.openai_server import Json, ScriptedServer, Text
 
@@ -32,11 +32,11 @@ def test_an_accepted_answer_replaces_the_file_at_once(tmp_path: Path):
 
 def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
     (tmp_path / "answer.txt").write_text("An older answer.")
-    command = ["run", talker(tmp_path, ["It is 42."]), "A task", "-o", "answer.txt"]
+    command = ["run", limited_talker(tmp_path, "It is 42."), "A task", "-o", "answer.txt"]
     result = codeact_team(*command, cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert result.stdout.endswith("\n── best answer so far, not accepted · as shown above\n")
-    assert "warning: answer.txt is not written: there is no accepted answer\n" in result.stderr
+    assert "warning: answer.txt is not written: there is no answer that counts\n" in result.stderr
     assert (tmp_path / "answer.txt").read_text() == "An older answer."
 
 

@@ -101,9 +101,7 @@ def test_a_conversation_lives_on_from_message_to_message_until_it_is_reset(tmp_p
     ):
         terminal.wait_for("Enter sends, Alt+Enter begins a new line, Ctrl-D leaves; /help tells more\n")
         ask(terminal, "I am Ada.")
-        terminal.wait_for(
-            "── helper\nHello Ada.\n\n── not accepted · 2 messages · 110 tokens (100 in, 10 out)"
-        )
+        terminal.wait_for("── helper\nHello Ada.\n\n── answered · 2 messages · 110 tokens (100 in, 10 out)")
         ask(terminal, "Who am I?")
         terminal.wait_for("You are Ada.")
         ask(terminal, "/reset")
@@ -136,7 +134,7 @@ def test_variables_live_on_from_message_to_message_and_through_ctrl_c(tmp_path: 
         command, variables = codeact(server, confined=confined)
         with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
             ask(terminal, "Set x.")
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             ask(terminal, "Add one, and sleep.")
             terminal.wait_for(SLEEPS)
             assert confined or len(containers_of(terminal.process)) == 1
@@ -190,7 +188,7 @@ def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_p
         terminal.wait_for("── coder\n")
         terminal.wait_for("── executor\nthe answer is 42\n✓ exit code 0\n")
         terminal.wait_for("✓ Accepted.")
-        terminal.wait_for("── accepted · ")
+        terminal.wait_for("── answered · ")
         assert leave(terminal) == 0
     assert sleepers("64.25") == []
 
@@ -347,8 +345,7 @@ def test_each_line_of_a_pipe_is_a_message(tmp_path: Path):
         ["third"],
     ]
     shown = re.sub(r"\d+\.\d s", "SECONDS", result.stdout)
-    nobody = "no code has run, and nobody has reviewed the work"
-    summary = f"── not accepted · 2 messages · 110 tokens (100 in, 10 out) · SECONDS · {nobody}\n"
+    summary = "── answered · 2 messages · 110 tokens (100 in, 10 out) · SECONDS\n"
     assert shown == "\n".join(
         f"── user\n{question}\n\n── helper\n{answer}\n\n{summary}"
         for question, answer in (("Wörter", "One."), ("second", "Two."), ("third", "Three."))
@@ -376,7 +373,7 @@ def test_json_has_one_opening_and_a_result_for_each_message(tmp_path: Path):
     assert told == ["format", "opened", "message", "message", "result", "message", "result"]
     results = [event for event in events if event["type"] == "result"]
     assert [(each["ending"], each["exit_code"], each["messages"]) for each in results] == [
-        ("not accepted", 1, 2),
+        ("answered", 0, 2),
         ("failed", 2, 1),
     ]
     assert "401" in results[1]["error"]

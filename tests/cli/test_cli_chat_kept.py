@@ -46,7 +46,7 @@ def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path
     assert (done.stdout, more.stdout) == ("Four.\n", "Nine.\n")
     assert asked(server, 1) == ["2 * 2?", "Four.", "3 * 3?"]
     (run,) = kept(tmp_path)
-    assert (run["state"], run["task"]) == ("not accepted", "2 * 2?")
+    assert (run["state"], run["task"]) == ("answered", "2 * 2?")
     shown = codeact_team("show", "last", cwd=tmp_path).stdout
     places = [shown.index(said) for said in ("2 * 2?", "Four.", "3 * 3?", "Nine.")]
     assert places == sorted(places)
@@ -100,12 +100,12 @@ def test_a_chat_that_was_killed_goes_on_with_its_variables_and_its_conversation(
         command, variables = codeact(server)
         with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
             ask(terminal, "Set x.")
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             terminal.wait_for("\n> ")
             kill(terminal)
         with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
             terminal.wait_for("> Set x.")
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             ask(terminal, "Add one.")
             terminal.wait_for("\n42\n")
             terminal.wait_for("There it is.")
@@ -125,7 +125,7 @@ def test_work_on_a_message_that_was_killed_goes_on_where_it_was(tmp_path: Path):
             wait_for_requests(server, 2)
             kill(terminal)
         with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             ask(terminal, "/run print(x)")
             terminal.wait_for("\n41\n")
             assert leave(terminal) == 0
@@ -151,12 +151,12 @@ def test_what_a_person_has_stopped_stays_stopped_and_what_failed_stays_failed(tm
             ask(terminal, "Once more.")
             terminal.wait_for("── failed")
             ask(terminal, "Hello?")
-            terminal.wait_for("Yes?\n\n── accepted")
+            terminal.wait_for("Yes?\n\n── answered")
             kill(terminal)
         with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
             terminal.wait_for("── stopped")
             terminal.wait_for("── failed")
-            terminal.wait_for("Yes?\n\n── accepted")
+            terminal.wait_for("Yes?\n\n── answered")
             ask(terminal, "Add one.")
             terminal.wait_for("\n42\n")
             terminal.wait_for("There it is.")
@@ -178,19 +178,19 @@ def test_code_that_a_person_has_stopped_does_not_run_again(tmp_path: Path):
         command, variables = codeact(server)
         with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
             ask(terminal, "Set x.")
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             ask(terminal, "Sleep.")
             terminal.wait_for(SLEEPS)
             terminal.type(CTRL_C)
             terminal.wait_for("── stopped")
             ask(terminal, "Hello?")
-            terminal.wait_for("Yes?\n\n── accepted")
+            terminal.wait_for("Yes?\n\n── answered")
             kill(terminal)
         with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
             terminal.wait_for("── stopped")
-            terminal.wait_for("Yes?\n\n── accepted")
+            terminal.wait_for("Yes?\n\n── answered")
             ask(terminal, "Hello again?")
-            terminal.wait_for("And now?\n\n── accepted")
+            terminal.wait_for("And now?\n\n── answered")
             assert leave(terminal) == 0
     before, after = asked(server, 3), asked(server, 4)
     assert after[: len(before)] == before
@@ -203,7 +203,7 @@ def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
         command, variables = codeact(server)
         with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
             ask(terminal, "Set x.")
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             ask(terminal, "/reset")
             terminal.wait_for("forgotten")
             terminal.wait_for("\n> ")
@@ -224,7 +224,7 @@ def test_a_chat_is_listed_shown_and_replayed(tmp_path: Path):
         done = codeact_team(*command, cwd=tmp_path, stdin="Set x.\nAdd one.\n/run print(x)\n", **variables)
     assert done.returncode == 0, done.stderr
     (run,) = kept(tmp_path)
-    assert (run["state"], run["task"], run["steps"]) == ("accepted", "Set x.", 3)
+    assert (run["state"], run["task"], run["steps"]) == ("answered", "Set x.", 3)
     shown = codeact_team("show", "last", cwd=tmp_path)
     assert "Set x." in shown.stdout
     assert "Add one." in shown.stdout
@@ -291,17 +291,17 @@ def test_undo_brings_back_variables_files_and_the_conversation_and_stays_undone(
         command, variables = codeact(server)
         with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
             ask(terminal, "Set x.")
-            terminal.wait_for("It is set.\n\n── accepted")
+            terminal.wait_for("It is set.\n\n── answered")
             ask(terminal, "Make it nought.")
-            terminal.wait_for("It is nought.\n\n── accepted")
+            terminal.wait_for("It is nought.\n\n── answered")
             ask(terminal, "/undo")
             terminal.wait_for("the last message is undone")
             ask(terminal, "Show x.")
             terminal.wait_for("\n41 ['a.txt']\n")
-            terminal.wait_for("As it was.\n\n── accepted")
+            terminal.wait_for("As it was.\n\n── answered")
             kill(terminal)
         with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:
-            terminal.wait_for("As it was.\n\n── accepted")
+            terminal.wait_for("As it was.\n\n── answered")
             assert "nought" not in terminal.text
             ask(terminal, "Show x again.")
             terminal.wait_for("\n41 ['a.txt']\n")

@@ -34,7 +34,8 @@ def test_a_person_is_asked_for_the_whole_and_then_for_each_key(tmp_path: Path, a
 
 
 def test_a_line_break_in_a_run_s_name_is_shown_and_breaks_no_line(tmp_path: Path) -> None:
-    codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", cwd=tmp_path)
+    failing = "config.model_client.config.chat_completions=[]"
+    codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", "-s", failing, cwd=tmp_path)
     runs = tmp_path / ".codeact-team" / "runs"
     (run,) = runs.glob("2*")
     run.rename(runs / "odd\nerror: all is lost")

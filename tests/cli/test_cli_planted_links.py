@@ -95,7 +95,7 @@ def test_what_was_to_become_the_results_of_a_batch_leads_nowhere_else(planted: P
     (planted / "ws" / "plain").mkdir()
     (planted / "ws" / "plain" / "results.jsonl.new").symlink_to("../../victim/precious")
     result = codeact_team(*"batch talker.json tasks.jsonl --out ws/plain --workers 1".split(), cwd=planted)
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == 0, result.stderr
     assert json.loads((planted / "ws" / "plain" / "results.jsonl").read_text())["answer"] == "An answer."
     assert victim(planted)["precious"] == "sk-precious\n"
 

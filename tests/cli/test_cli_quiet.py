@@ -7,6 +7,7 @@ from pathlib import Path
 from support.command_line import (
     CONFINED,
     codeact_team,
+    limited_talker,
     local_model,
     run_code,
     talker,
@@ -29,7 +30,7 @@ def test_an_answer_cannot_steer_the_terminal(tmp_path: Path):
 
 
 def test_what_nobody_has_accepted_is_labelled_beside_the_output(tmp_path: Path):
-    result = codeact_team("run", talker(tmp_path, ["It is 42."]), "A task", "-q", cwd=tmp_path)
+    result = codeact_team("run", limited_talker(tmp_path, "It is 42."), "A task", "-q", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stdout == "It is 42.\n"
     assert "warning: best answer so far, not accepted · " in result.stderr

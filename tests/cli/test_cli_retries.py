@@ -34,7 +34,7 @@ def test_too_many_requests_are_waited_for_and_told(tmp_path: Path):
         )
         assert server.unused == ()
     assert "Done." in shown.stdout
-    assert shown.returncode == told.returncode == 1, "who only talks is not accepted"
+    assert shown.returncode == told.returncode == 0
     note = "too many requests for the model's server (429): slow down; asked again in 0.0 s\n"
     assert shown.stderr.count(note) == 5
     put_off = [line for line in lines(told.stdout) if line["type"] == "model_call_put_off"]

@@ -114,10 +114,12 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "type": "result",
         "source": "codeact-team",
         "accepted": True,
+        "reviewed": True,
         "ending": "accepted",
         "answer": "the answer is 42",
         "exit_code": 0,
         "usage": {"prompt_tokens": 400, "completion_tokens": 40},
+        "is_estimated": False,
         "cost": None,
         "messages": 8,
         "steps": 2,
@@ -178,7 +180,7 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
     ("replies", "settings", "exit_code", "told"),
     [
         pytest.param(
-            [FAILED, WORKS, ANSWER], [], 0, "── accepted · 6 messages · 330 tokens", marks=pytest.mark.long
+            [FAILED, WORKS, ANSWER], [], 0, "── answered · 6 messages · 330 tokens", marks=pytest.mark.long
         ),
         pytest.param([WORKS, FAILED, ANSWER], [], 1, "── not accepted · ", marks=pytest.mark.long),
         ([WORKS, ANSWER], ["max_steps=1"], 1, " s · coder: the steps are used up\n"),

@@ -90,7 +90,7 @@ def test_three_tools_of_an_mcp_server_in_one_block_one_of_them_approved_at_the_t
         terminal.type("y", ENTER)
         terminal.wait_for("✓ tools.stock.order · ")
         terminal.wait_for("\n['ordered 50 of gear']\n")
-        terminal.wait_for("── accepted")
+        terminal.wait_for("── answered")
         terminal.wait_for("tools.stock.articles: 1 call, ")
         terminal.wait_for("tools.stock.count: 3 calls, ")
         terminal.wait_for("tools.stock.order: 1 call, ")

@@ -144,7 +144,7 @@ def test_what_is_wrong_is_told_and_the_rest_stays_readable(killed: Path, obstacl
         assert shown.returncode == code, shown.stderr
         assert not code or "error: " in shown.stderr
     listed = lines(in_this_process("runs", "--json", *looked).stdout)
-    assert [each["state"] for each in listed][1:] == ["accepted"]
+    assert [each["state"] for each in listed][1:] == ["answered"]
     with ScriptedServer.in_thread([]) as server:
         code, stdout, stderr = resume(killed, server)
     assert (code, stdout) == (2, "")

@@ -167,7 +167,7 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
     ]
     assert log.read_text() == "one\ntwo\n"
     assert (case.folder / "work" / "notes.txt").read_text() == "mine, too\n"
-    assert "waits for no answer, as it is accepted" in case.answer("yes").stderr
+    assert "waits for no answer, as it is answered" in case.answer("yes").stderr
 
 
 @pytest.mark.long

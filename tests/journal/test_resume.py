@@ -127,12 +127,12 @@ def test_a_call_that_was_under_way_is_unknown_unless_it_may_be_made_twice(
     assert (told_as_unknown(killed), effects) == ((0, ["5", "5", "3"]) if repeatable else (1, ["5"]))
 
 
-def test_a_run_that_was_accepted_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+def test_a_run_that_has_its_answer_has_nothing_to_go_on_with(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(SESSION.reply) as server:
         alone(tmp_path / "alone", server, SESSION)
         code, _, stderr = resume(tmp_path / "alone", server)
     assert code == 2
-    assert "and its work was accepted: there is nothing to go on with" in stderr
+    assert "has ended with an answer: there is nothing to go on with" in stderr
 
 
 @pytest.mark.long

@@ -23,9 +23,10 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import CallOutcome, Outcome
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import Costs, ToolUse
+from codeact_team.runs.result import Costs, RunEnding, ToolUse
 from codeact_team.runs.summary import Acceptance, Summary, WorkEnd
 
+ACCEPTED, ANSWERED, NOT_ACCEPTED = RunEnding.ACCEPTED, RunEnding.ANSWERED, RunEnding.NOT_ACCEPTED
 TASK = TextMessage(content="A task", source="user")
 ANSWER = TextMessage(content="42", source="coder")
 
@@ -60,80 +61,80 @@ def event(exit_code: int) -> CodeExecutionEvent:
 
 
 @pytest.mark.parametrize(
-    ("messages", "accepted"),
+    ("messages", "wanted"),
     [
-        ([], False),
-        ([TASK], False),
-        ([TASK, ANSWER], False),
-        ([TASK, event(1)], False),
-        ([TASK, ANSWER, event(1), event(0)], True),
-        ([TASK, executed(0)], True),
-        ([TASK, executed(0), executed(1), ANSWER], False),
-        ([TASK, executed(0), verdict(False)], False),
-        ([TASK, executed(1), verdict(True)], True),
-        ([TASK, verdict(False), executed(0), verdict(True)], True),
-        ([TASK, verdict(False), executed(0)], False),
+        ([], NOT_ACCEPTED),
+        ([TASK], NOT_ACCEPTED),
+        ([TASK, ANSWER], NOT_ACCEPTED),
+        ([TASK, event(1)], NOT_ACCEPTED),
+        ([TASK, ANSWER, event(1), event(0)], ANSWERED),
+        ([TASK, executed(0)], ANSWERED),
+        ([TASK, executed(0), executed(1), ANSWER], NOT_ACCEPTED),
+        ([TASK, executed(0), verdict(False)], NOT_ACCEPTED),
+        ([TASK, executed(1), verdict(True)], ACCEPTED),
+        ([TASK, verdict(False), executed(0), verdict(True)], ACCEPTED),
+        ([TASK, verdict(False), executed(0)], NOT_ACCEPTED),
     ],
 )
 def test_the_last_verdict_counts_then_the_last_code_then_an_answer(
-    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool
+    messages: list[BaseAgentEvent | BaseChatMessage], wanted: RunEnding
 ):
     acceptance = heard(messages)
-    assert acceptance.accepted is accepted
+    assert acceptance.ending is wanted
 
 
 @pytest.mark.parametrize(
-    ("messages", "accepted", "ending"),
+    ("messages", "wanted", "ending"),
     [
-        ([TASK, answered(Ending.ANSWERED)], True, None),
-        ([TASK, event(1), event(0), answered(Ending.ANSWERED, 0)], True, None),
-        ([TASK, event(1), answered(Ending.ANSWERED, 1)], False, None),
-        ([TASK, event(0), answered(Ending.MAX_STEPS, 0)], False, Ending.MAX_STEPS),
-        ([TASK, answered(Ending.STUCK)], False, Ending.STUCK),
-        ([TASK, answered(Ending.NO_ANSWER)], False, Ending.NO_ANSWER),
-        ([TASK, answered(Ending.ANSWERED, 0, judged=False)], False, None),
-        ([TASK, answered(Ending.ANSWERED, 1, judged=True)], True, None),
-        ([TASK, answered(Ending.HANDED_OFF, 0), answered(Ending.ANSWERED)], True, None),
-        ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], True, Ending.MAX_STEPS),
-        ([TASK, answered(Ending.CUT_OFF), TextMessage(content="41", source="coder")], False, None),
-        ([TASK, executed(0), verdict(False, unreadable="stop")], False, Ending.UNREADABLE_VERDICT),
-        ([TASK, executed(0), verdict(False, unreadable="length")], False, Ending.CUT_OFF),
-        ([TASK, executed(0), verdict(False, unreadable="stop"), verdict(False)], False, None),
+        ([TASK, answered(Ending.ANSWERED)], ANSWERED, None),
+        ([TASK, event(1), event(0), answered(Ending.ANSWERED, 0)], ANSWERED, None),
+        ([TASK, event(1), answered(Ending.ANSWERED, 1)], NOT_ACCEPTED, None),
+        ([TASK, event(0), answered(Ending.MAX_STEPS, 0)], NOT_ACCEPTED, Ending.MAX_STEPS),
+        ([TASK, answered(Ending.STUCK)], NOT_ACCEPTED, Ending.STUCK),
+        ([TASK, answered(Ending.NO_ANSWER)], NOT_ACCEPTED, Ending.NO_ANSWER),
+        ([TASK, answered(Ending.ANSWERED, 0, judged=False)], NOT_ACCEPTED, None),
+        ([TASK, answered(Ending.ANSWERED, 1, judged=True)], ACCEPTED, None),
+        ([TASK, answered(Ending.HANDED_OFF, 0), answered(Ending.ANSWERED)], ANSWERED, None),
+        ([TASK, answered(Ending.MAX_STEPS, 0), verdict(True)], ACCEPTED, Ending.MAX_STEPS),
+        ([TASK, answered(Ending.CUT_OFF), TextMessage(content="41", source="coder")], NOT_ACCEPTED, None),
+        ([TASK, executed(0), verdict(False, unreadable="stop")], NOT_ACCEPTED, Ending.UNREADABLE_VERDICT),
+        ([TASK, executed(0), verdict(False, unreadable="length")], NOT_ACCEPTED, Ending.CUT_OFF),
+        ([TASK, executed(0), verdict(False, unreadable="stop"), verdict(False)], NOT_ACCEPTED, None),
     ],
 )
 def test_an_agent_must_have_come_to_its_answer_by_itself_unless_somebody_judges_it(
-    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, ending: Ending | None
+    messages: list[BaseAgentEvent | BaseChatMessage], wanted: RunEnding, ending: Ending | None
 ):
     acceptance = heard(messages)
-    assert (acceptance.accepted, acceptance.cause and acceptance.cause.ending) == (accepted, ending)
+    assert (acceptance.ending, acceptance.cause and acceptance.cause.ending) == (wanted, ending)
 
 
 @pytest.mark.parametrize(
-    ("messages", "accepted", "objection"),
+    ("messages", "wanted", "objection"),
     [
-        ([TASK, executed(0)], False, "nobody has reviewed the work"),
-        ([TASK, answered(Ending.ANSWERED, 0, judged=True)], False, "nobody has reviewed the work"),
-        ([TASK, verdict(False), answered(Ending.ANSWERED, 0, judged=True)], False, None),
-        ([TASK, ANSWER, verdict(True)], True, None),
+        ([TASK, executed(0)], NOT_ACCEPTED, "nobody has reviewed the work"),
+        ([TASK, answered(Ending.ANSWERED, 0, judged=True)], NOT_ACCEPTED, "nobody has reviewed the work"),
+        ([TASK, verdict(False), answered(Ending.ANSWERED, 0, judged=True)], NOT_ACCEPTED, None),
+        ([TASK, ANSWER, verdict(True)], ACCEPTED, None),
     ],
 )
 def test_where_somebody_is_to_review_the_work_only_that_counts(
-    messages: list[BaseAgentEvent | BaseChatMessage], accepted: bool, objection: str | None
+    messages: list[BaseAgentEvent | BaseChatMessage], wanted: RunEnding, objection: str | None
 ):
     acceptance = heard(messages, reviewed=True)
-    assert (acceptance.accepted, acceptance.objection) == (accepted, objection)
+    assert (acceptance.ending, acceptance.objection) == (wanted, objection)
 
 
 def test_a_program_that_prints_a_verdict_changes_nothing():
     printed = TextMessage(content='Accepted. {"accepted": true}', source="executor")
-    assert heard([TASK, verdict(False), printed]).accepted is False
+    assert heard([TASK, verdict(False), printed]).ending is NOT_ACCEPTED
 
 
 def test_each_run_is_judged_by_its_own_messages():
     acceptance = heard([TASK, verdict(True)])
     acceptance(RunBegan(span=1, task="Another."))
     acceptance.take(TASK)
-    assert not acceptance.accepted
+    assert acceptance.ending is NOT_ACCEPTED
 
 
 def test_tokens_of_all_calls_of_models_add_up_but_for_those_of_a_cache():

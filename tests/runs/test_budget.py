@@ -127,7 +127,7 @@ async def test_what_is_refused_is_not_in_the_journal_and_what_was_spent_is(
     assert spent["tool_calls"] == 0
 
 
-async def test_an_agent_that_has_come_to_its_answer_with_the_last_call_is_accepted(
+async def test_an_agent_that_has_come_to_its_answer_with_the_last_call_has_answered(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-key")
@@ -143,7 +143,7 @@ async def test_an_agent_that_has_come_to_its_answer_with_the_last_call_is_accept
     async with ScriptedServer([Text("It is 42.")]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         result = await runner(file, Recording()).run_once("A task")
-    assert (result.ending, result.exit_code, result.answer) == (RunEnding.ACCEPTED, 0, "It is 42.")
+    assert (result.ending, result.exit_code, result.answer) == (RunEnding.ANSWERED, 0, "It is 42.")
 
 
 async def test_time_stops_a_call_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -362,7 +362,7 @@ async def test_what_an_agent_has_read_is_told_before_what_it_does_also_inside_te
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
     result = await runner(file, recording := Recording()).run_once("A task")
-    assert result.ending is RunEnding.ACCEPTED
+    assert result.ending is RunEnding.ANSWERED
     told = [
         event.message.source if isinstance(event, MessageSent) else "block"
         for event in recording.events

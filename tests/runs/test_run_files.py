@@ -67,7 +67,7 @@ async def test_what_is_made_or_shown_is_told_and_copied(tmp_path: Path) -> None:
     recording, out = Recording(), tmp_path / "out"
     source = saved(tmp_path, analyst("analyst", [SHOWS, "East."]))
     result = await runner(source, recording, out=out).run_once("A task")
-    assert (result.ending, result.file_notes) == (RunEnding.ACCEPTED, [])
+    assert (result.ending, result.file_notes) == (RunEnding.ANSWERED, [])
     assert told(result) == {name: ("made", str(out / name)) for name in os.listdir(out)}
     assert sorted(os.listdir(out)) == ["report.txt", "step-1-1.png", "step-1-2.html"]
     assert (out / "step-1-1.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
@@ -84,7 +84,7 @@ async def test_what_is_shown_in_attempts_side_by_side_is_kept_of_the_one_that_is
     out, config = tmp_path / "out", analyst("analyst", [SHOWS, SHOWS, "East.", "East."])
     config["config"]["attempts"] = 2
     result = await runner(saved(tmp_path, config), Recording(), out=out).run_once("A task")
-    assert (result.ending, result.answer) == (RunEnding.ACCEPTED, "East.")
+    assert (result.ending, result.answer) == (RunEnding.ANSWERED, "East.")
     assert sorted(os.listdir(out)) == ["report.txt", "step-3-1.png", "step-3-2.html"]
 
 

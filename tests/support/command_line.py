@@ -133,6 +133,14 @@ def talker(folder: Path, answers: Sequence[str] = ()) -> str:
     return "talker.json"
 
 
+def limited_talker(folder: Path, answer: str) -> str:
+    """A config for a team that a limit ends once its agent has said this."""
+    settings = {"participants": [json.loads((folder / talker(folder, [answer])).read_text())], "max_turns": 1}
+    team = {"provider": "autogen_agentchat.teams.RoundRobinGroupChat", "config": settings}
+    (folder / "team.json").write_text(json.dumps(team))
+    return "team.json"
+
+
 def local_model(base_url: str) -> dict[str, str]:
     return {"LOCAL_MODEL": "scripted-model", "LOCAL_BASE_URL": base_url}
 
