@@ -264,6 +264,11 @@ class StreamingCodeExecutor(CodeExecutor):
         """Whether code can change nothing but its workspace, so that it can safely run again. Known after the start."""
         return False
 
+    @property
+    def restarts(self) -> int:
+        """How often the state of the blocks was discarded, also where there was none."""
+        return 0
+
     async def finish(self) -> None:
         """Have what the code has left in memory end in order, as a script ends: its files are complete then.
 

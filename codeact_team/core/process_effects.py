@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
@@ -124,7 +123,7 @@ def outcome_of(data: JsonValue) -> ProcessOutcome:
 class ProcessEffect(Effect[ProcessOutcome]):
     """A process in the sandbox of an executor.
 
-    Its request has of variables their names and of the input its size. A digest of both tells requests apart.
+    Its request has of variables their names and of the input its size. Who records it tells requests apart by a digest.
 
     Args:
         executor: The executor.
@@ -148,11 +147,8 @@ class ProcessEffect(Effect[ProcessOutcome]):
         self._settings = dict(settings)
         self._names = sorted(env or {})
         self._input_size = None if input is None else len(input)
-        self._digest: str | None = None
-        if env or input:
-            digest = sha256(to_json(sorted((env or {}).items())))
-            digest.update(input or b"")
-            self._digest = digest.hexdigest()[:16]
+        self.hidden = to_json(sorted((env or {}).items())) + (input or b"") if env or input else None
+        """The values of the variables, and the input, which may be secrets."""
 
     @property
     def _argv(self) -> Sequence[str]:
@@ -161,12 +157,7 @@ class ProcessEffect(Effect[ProcessOutcome]):
         return [str(one) for one in argv]
 
     def request(self) -> JsonValue:
-        hidden: dict[str, JsonValue] = {
-            "variables": [*self._names],
-            "input_size": self._input_size,
-            "digest": self._digest,
-        }
-        return {**self._settings, **hidden}
+        return {**self._settings, "variables": [*self._names], "input_size": self._input_size}
 
     def load(self, data: JsonValue) -> ProcessOutcome:
         return outcome_of(data)

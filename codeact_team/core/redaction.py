@@ -216,6 +216,27 @@ def _all_encodings() -> Iterator[tuple[str, _Encode]]:
 _ENCODINGS: Mapping[str, _Encode] = dict(_all_encodings())
 """The spellings in which one part of a run may write a value, and another read it."""
 
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?")
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+def _change_bytes(text: str, change: Callable[[str], str]) -> str | None:
+    """Change what a text of base64 encodes, as pydantic writes bytes in JSON; ``None`` if it is none, or stays as it is.
+
+    Of the alphabet for URLs nothing may be left that tells it from the usual one: readers of bytes take both.
+    """
+    standard = text.translate(_URL_SAFE)
+    if len(text) % 4 or _BASE64.fullmatch(standard) is None:
+        return None
+    data = base64.b64decode(standard)
+    decoded = data.decode(errors="surrogateescape")
+    # what other programs write has bits that are lost
+    if (changed := change(decoded)) == decoded or base64.b64encode(data).decode() != standard:
+        return None
+    encode = base64.urlsafe_b64encode if standard != text else base64.b64encode
+    return encode(changed.encode(errors="surrogateescape")).decode()
+
+
 _AS_THEY_ARE = re.compile("[A-Za-z0-9]+")
 _PIECE = 1 << 20
 """Bytes that are searched at once."""
@@ -271,16 +292,18 @@ class Redactor:
         )
 
     def redact(self, value: JsonValue) -> JsonValue:
-        """Replace the secrets in all texts of a value, its keys included. Takes linear time."""
-        return map_texts(value, self.redact_text) if self._placeholders else value
+        """Replace the secrets in all texts of a value, its keys and bytes in base64 included. Takes linear time."""
+        if not self._placeholders:
+            return value
+        return map_texts(value, lambda text: _change_bytes(text, self.redact_text) or self.redact_text(text))
 
     def restore(self, value: JsonValue) -> JsonValue:
         """Replace the placeholders in a value by their secrets; those of unknown secrets stay."""
 
-        def restored(text: str) -> str:
+        def put_back(text: str) -> str:
             return self._placeholder.sub(lambda found: self._restored.get(found[0], found[0]), text)
 
-        return map_texts(value, restored)
+        return map_texts(value, lambda text: _change_bytes(text, put_back) or put_back(text))
 
     def redact_text(self, text: str) -> str:
         """Replace the secrets in a text. Takes linear time."""

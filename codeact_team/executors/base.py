@@ -97,6 +97,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         """Seconds that one block may take."""
         return self._config.timeout
 
+    @property
+    def restarts(self) -> int:
+        return self.life.restarts
+
     async def prepare(self) -> None:
         await self.life.prepare()
 

@@ -140,6 +140,8 @@ class Lifecycle:
     ) -> None:
         self.environment = environment
         self.generation = Generation()
+        self.restarts = 0
+        """How often the state of the blocks was discarded, also where there was none."""
         """The present state of the blocks."""
         self._owner = owner
         self._config = config
@@ -253,6 +255,7 @@ class Lifecycle:
         ``in_use``, while a block may run, the reader of its output learns of it when it reads on.
         """
         async with self._turns:
+            self.restarts += 1
             if self.environment.sandbox is None or self.runner.interpreter is None:
                 return
             self.lose("it was restarted")

@@ -58,7 +58,7 @@ async def test_reset_and_load_restart_the_executor_and_no_foreign_one():
     agent = CodeExecutorAgent("executor", executor)
     await agent.on_reset(CancellationToken())
     await agent.load_state(await agent.save_state())
-    assert executor.restarts == 2
+    assert executor.restarted == 2
 
 
 async def test_a_state_that_autogens_agent_has_saved_can_be_loaded():

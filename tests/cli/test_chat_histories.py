@@ -141,3 +141,16 @@ def test_it_comes_to_the_same_as_the_steps_that_count() -> None:
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "steps",
+    ["message killed reset message message", "message reset message killed message killed message"],
+)
+def test_what_was_forgotten_stays_so_whenever_the_chat_was_killed(steps: str) -> None:
+    chats = Chats()
+    with chats.stack:
+        for step in steps.split():
+            getattr(chats, step)()
+        chats.teardown()

@@ -26,7 +26,8 @@ from codeact_team.runs.journal.run_directory import RunDirectory, find_run, runs
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")
 DELIVERED = ("-o", "answer.txt", "--out", "out")
-STOPPED = (-signal.SIGKILL, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+STOPPED = (-signal.SIGKILL, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+"""How it ends then; by the signal itself where it has not come to handling it."""
 WAYS = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "timeout": None}
 """How a run can be stopped after so many milliseconds: by a signal, or as its time is over then."""
 ALLOWED = ("-q", "--allow", "killed_run", "--allow-unsafe")

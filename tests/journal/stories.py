@@ -418,7 +418,7 @@ SWARM = Story(
         ),
     ),
     of_the_swarm,
-    "It is done. TERMINATE",
+    "It is done.",
     ["1", "5"],
     {"work/log.txt": "one\n"},
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -12,9 +15,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 import pytest
 from autogen_agentchat.messages import TextMessage
+from pydantic_core import to_json
 from stories import CLIENT, CONFINED, IN_WORK, component, python, text_of
 from support import fork_server
 from support.command_line import environment
@@ -248,6 +253,46 @@ async def test_a_credential_is_in_no_spelling_in_the_journal_and_comes_back_from
     async with opened(tmp_path) as executor:
         after = await executor.processes.run(argv)
     assert (after.stdout, after.stderr) == (before.stdout, before.stderr)
+
+
+@pytest.mark.parametrize("end", ["", "\\377\\000"], ids=["text", "bytes"])
+async def test_nor_is_one_in_what_a_process_has_printed_otherwise_than_plainly(
+    tmp_path: Path, end: str
+) -> None:
+    key = 'pa/ss "wörd" 12345'
+    spellings = [json.dumps(key), quote(key), repr(key), base64.b64encode(f"ann:{key}".encode()).decode()]
+    text = f"Authorization: Basic {' '.join(spellings)}"
+    argv = ["sh", "-c", f"printf '%s{end}' \"$1\"", "sh", text]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MY_API_KEY", key)
+        async with failing(tmp_path) as executor:
+            before = await executor.processes.run(argv)
+        assert before.stdout.startswith(text.encode())
+        whole = kept(tmp_path)
+        found = re.findall(rb'"([A-Za-z0-9+/=]{20,})"', whole)
+        assert found
+        for data in [whole, *(base64.b64decode(text) for text in found if len(text) % 4 == 0)]:
+            assert not Redactor({"key": key}).found_in(data)
+        async with opened(tmp_path) as executor:
+            assert (await executor.processes.run(argv)).stdout == before.stdout
+
+
+async def test_what_may_be_a_short_secret_cannot_be_guessed_from_the_journal(tmp_path: Path) -> None:
+    for name, value in (("one", "1234"), ("other", "5678")):
+        folder = tmp_path / name
+        folder.mkdir()
+        async with failing(folder) as executor:
+            await executor.processes.run(["true"], env={"PIN": value}, input=value.encode())
+    first, second = (
+        next(effect.request for effect in recorded(tmp_path / name).effects() if effect.kind == "process")
+        for name in ("one", "other")
+    )
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
+    asked = to_json(sorted({"PIN": "1234"}.items())) + b"1234"
+    digests = {hashlib.new(name, asked).hexdigest() for name in ("sha256", "md5", "sha1")}
+    assert first["digest"] != second["digest"]
+    assert not any(digest.startswith(str(first["digest"])[:16]) for digest in digests)
 
 
 async def test_a_program_that_runs_something_else_is_refused(tmp_path: Path) -> None:

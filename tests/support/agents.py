@@ -181,7 +181,7 @@ class Streaming(StreamingCodeExecutor):
     ) -> None:
         self._items = items
         self._languages = languages
-        self.starts = self.restarts = 0
+        self.starts = self.restarted = 0
         self.executed: list[CodeBlock] = []
 
     @property
@@ -217,7 +217,7 @@ class Streaming(StreamingCodeExecutor):
     async def stop(self) -> None: ...
 
     async def restart(self) -> None:
-        self.restarts += 1
+        self.restarted += 1
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ class RecordedAnswers(ABC):
         """
         if not is_recorded(effect):
             return await do()
-        request = await request_of(effect, self._redactor)
+        request = await request_of(effect, self._redactor, self._history.chain)
         # the effects within an attempt are answered, whatever has become of it
         is_attempt = isinstance(effect, Attempt)
         record = self._history.next(request) if is_attempt else self._find(effect, request)

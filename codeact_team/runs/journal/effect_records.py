@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -148,7 +148,11 @@ class SandboxHistory:
         """A copy that stays as it is."""
         return SandboxHistory([*self.blocks], self.is_repeatable, self.lives_on)
 
-    def forget(self) -> None:
-        """Note the loss of the interpreter."""
-        self.blocks.clear()
-        self.is_repeatable = True
+    def forget(self, asked: Container[int] | None = None) -> None:
+        """Note the loss of the interpreter, which had run the blocks with these numbers, or in attempts with them; or all."""
+        self.blocks = [
+            block
+            for block in self.blocks
+            if asked is not None and (block.n if block.attempt is None else block.attempt) not in asked
+        ]
+        self.is_repeatable = self.is_repeatable or not self.blocks

@@ -78,6 +78,8 @@ class History:
         """The number of the last effect."""
         self._has_ended = False
         """Whether the work was over after that."""
+        self._asked: set[int] = set()
+        """The numbers of the effects that were asked for since the run began, or was resumed last."""
         self._failed: dict[tuple[str, int | None], EffectRecord] = {}
         """The last failed effect, by caller and attempt, until that asks for more."""
         self._cancelled: dict[int, Mapping[str, Any]] = {}
@@ -264,6 +266,7 @@ class History:
         elif "resumed" in entry:
             self._failed.clear()
             self._cancelled.clear()
+            self._asked.clear()
             self.open.clear()
             self._input, self._is_stopped = None, False
             self._of_input.clear()
@@ -283,7 +286,7 @@ class History:
             # where a block is under way, its result reports the loss
             place = event.get("place", "")
             if all(effect.place != place or effect.is_process for effect in self.under_way.values()):
-                self.sandboxes[place, None].forget()
+                self.sandboxes[place, None].forget(self._asked)
 
     def _take_files(self, offset: int, entry: Entry) -> None:
         if (workspace := entry.get("rebuilding")) is not None:
@@ -307,6 +310,7 @@ class History:
         n = entry["span"]
         if (repeated := repeated_of(ask)) is not None:
             effect = self._effects[n] = self._effects[repeated.span]
+            self._asked.add(effect.n)
             self._take_next_of_chat(effect)
             return
         owner, within, attempt = ask.get("block", ask.get("attempt")), ask.get("within"), ask.get("attempt")
@@ -314,6 +318,7 @@ class History:
         by, kind = sys.intern(ask["by"]), sys.intern(ask["kind"])
         effect = EffectRecord(n, ask["key"], by, kind, owner, attempt, entry["at"], offset, within=within)
         self._effects[n] = effect
+        self._asked.add(n)
         self._take_next_of_chat(effect)
         self._by_key[effect.key].append(effect)
         if within == owner:

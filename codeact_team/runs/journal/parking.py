@@ -81,7 +81,7 @@ class Parking:
     async def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
         n = current_caller().within
         assert n is not None, "it is recorded"
-        key = (await request_of(effect, self._recorder.redactor)).key
+        key = (await request_of(effect, self._recorder.redactor, self._recorder.chain)).key
         above = [self._under_way[number] for number in _path.get()[:-1]]
         if isinstance(effect, AskedQuestion) and effect.question.kind == "tool" and above:
             # the call is not made before it is approved

@@ -39,7 +39,7 @@ from codeact_team.runs.journal.lines import (
 from codeact_team.runs.journal.log import Log
 from codeact_team.runs.journal.requests import Request, inside, is_recorded, request_of
 from codeact_team.runs.journal.run_directory import About, RunDirectory
-from codeact_team.runs.journal.seal import SealKey
+from codeact_team.runs.journal.seal import Chain, SealKey
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +107,11 @@ class Recorder:
         self._at_work: dict[int, tuple[str, Files]] = {}
         """The workspaces of blocks that have not ended, by number, and what was there before."""
         self._stopping = asyncio.Event()
+
+    @property
+    def chain(self) -> Chain | None:
+        """Authenticates the journal, where that is this user's."""
+        return self._log.chain
 
     @classmethod
     def create(
@@ -224,7 +229,7 @@ class Recorder:
         """
         if not is_recorded(effect):
             return await do()
-        n = self.begin(effect, await request_of(effect, self.redactor))
+        n = self.begin(effect, await request_of(effect, self.redactor, self.chain))
         return await self.perform(n, effect, do)
 
     @property

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import JsonValue
 
@@ -22,6 +22,7 @@ from codeact_team.core.process_effects import ProcessEffect
 from codeact_team.core.redaction import Redactor
 from codeact_team.errors import RecordedError
 from codeact_team.runs.journal.blobs import is_light
+from codeact_team.runs.journal.seal import Chain
 
 
 @dataclass
@@ -96,9 +97,13 @@ def is_recorded(effect: Effect[Any]) -> bool:
     return not isinstance(effect, ProcessEffect) or bool(place_of(effect.part))
 
 
-async def request_of(effect: Effect[Any], redactor: Redactor) -> Request:
-    """The request for an effect, made by the current caller."""
+async def request_of(effect: Effect[Any], redactor: Redactor, chain: Chain | None) -> Request:
+    """The request for an effect, made by the current caller; the chain authenticates the journal that has it."""
     by, caller, asked = f"{effect.source}@{place_of(effect.part)}", _caller.get(), effect.request()
+    if isinstance(effect, ProcessEffect):
+        # variables and input may be secrets that somebody guesses
+        hidden = None if chain is None or effect.hidden is None else chain.digest(effect.hidden)
+        asked = {**cast("dict[str, JsonValue]", asked), "digest": hidden}
 
     def make() -> Request:
         value = redactor.redact(asked)

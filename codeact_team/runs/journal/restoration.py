@@ -55,6 +55,8 @@ class Restoration:
         self._recorder = recorder
         self._restored: set[str] = set()
         """The places of executors that are as they were when the run ended."""
+        self._restarts: dict[int, int] = {}
+        """How often their executor had been restarted, by the numbers of blocks, and of attempts, when they were answered."""
         self._live: set[str] = set()
         """Workspaces that were restored, or in which code has run since."""
         self._added: dict[str, set[str]] = {}
@@ -63,6 +65,15 @@ class Restoration:
         """Files of a workspace that could not be restored, or may be gone."""
         self._turns = Turns()
         """Held while files are restored before a process: several may start at once."""
+
+    def answered(self, n: int, part: object) -> None:
+        """Note that a block in an executor, or an attempt, is answered: it counts as long as that is not restarted."""
+        if isinstance(part, StreamingCodeExecutor):
+            self._restarts[n] = part.restarts
+
+    def _counts(self, block: EffectRecord, executor: StreamingCodeExecutor) -> bool:
+        known = self._restarts.get(block.n if block.attempt is None else block.attempt)
+        return known is None or known == executor.restarts
 
     async def restore(self, effect: Effect[Any], n: int) -> str | None:
         """Restore what code had left in the executor of an effect, before the effect with the number ``n``.
@@ -93,7 +104,11 @@ class Restoration:
             wanted = await self._wanted(executor, workspace, n)
         self._live.add(workspace)
         self._recorder.write(rebuilding=workspace)
-        blocks = [block for block in sandbox.blocks if block.n < n and sandbox.lives_on]
+        blocks = [
+            block
+            for block in sandbox.blocks
+            if block.n < n and sandbox.lives_on and self._counts(block, executor)
+        ]
         reason = await self._repeat(effect.run, executor, sandbox, blocks, discard=executor.restart)
         if wanted is not None:
             await self._restore_files(executor, wanted)

@@ -173,6 +173,8 @@ class Resumption(RecordedAnswers):
             # its caller may act on it from now on
             self._recorder.write(used=record.n)
         outcome = self._outcome(effect, record)
+        if isinstance(effect, CodeRun):
+            self._restoration.answered(record.n, effect.part)
         if isinstance(effect, Promotion) and effect.fork in self._forks:
             return await self._choose(record.n, effect, do)
         if isinstance(effect, Fork) and outcome is None and await self._is_made_again(effect, record):
@@ -221,6 +223,7 @@ class Resumption(RecordedAnswers):
         if record is None and is_over:
             raise JournalError(_OTHERWISE.format(attempt.source))
         n = self._recorder.begin(attempt, request, record)
+        self._restoration.answered(n, attempt.part)
         self._attempts[attempt.fork, attempt.number] = n
         if is_over:
             self._over.add(n)
