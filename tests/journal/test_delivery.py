@@ -17,7 +17,7 @@ import stories
 from killing import ALLOWED, last_run, launched, prepare, resume, start
 from support.openai_server import AnyReply, Body, ScriptedServer
 from support.small_disk import leave_free, small_disk
-from support.waiting import until
+from support.waiting import is_below, until
 
 from codeact_team.runs.journal.log import read_log
 
@@ -258,7 +258,7 @@ def test_code_that_was_stopped_delivers_nothing_until_it_has_run_again(
         limit = [] if signals else ["--timeout", "5"]
         command = ("run", "config.json", "Go.", *ALLOWED, *limit, *WANTED)
         with launched(tmp_path, server, 0, "after", *command) as process:
-            asyncio.run(until(lambda: any(tmp_path.rglob("partial.tmp"))))
+            asyncio.run(until(lambda: is_below(tmp_path, "partial.tmp")))
             for number in signals:
                 # it may have ended by the one before
                 with suppress(ProcessLookupError):

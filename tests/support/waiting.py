@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,6 +17,14 @@ async def until(condition: Callable[[], object], *, seconds: float = 30) -> None
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - whatever the condition is
             await asyncio.sleep(0.005)
+
+
+def is_below(folder: Path, name: str) -> bool:
+    """Whether there is a file of this name, while others may come and go."""
+    # what is removed while it is read raises in Python before 3.13
+    with suppress(FileNotFoundError):
+        return any(folder.rglob(name))
+    return False
 
 
 async def first_tick(workspace: Path) -> None:
