@@ -188,7 +188,7 @@ def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_p
         terminal.wait_for("── coder\n")
         terminal.wait_for("── executor\nthe answer is 42\n✓ exit code 0\n")
         terminal.wait_for("✓ Accepted.")
-        terminal.wait_for("── answered · ")
+        terminal.wait_for("── accepted · ")
         assert leave(terminal) == 0
     assert sleepers("64.25") == []
 

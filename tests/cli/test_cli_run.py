@@ -167,7 +167,7 @@ def test_the_agent_s_quickstart_repairs_an_error_and_answers_without_anything(tm
         "```\n('rye', 38.4)\n✓ exit code 0\nThat works.",
         "ValueError: not enough values to unpack (expected 4, got 1)\n✗ exit code 1\n",
         "\n{'Mon': 74.4, 'Tue': 143.55, 'Wed': 0, 'Thu': 78.0, 'Fri': 166.9}\n✓ exit code 0\n",
-        "\ntarts 201.50, rye 155.60, buns 105.75\n✓ exit code 0\n\n── accepted · 10 messages · ",
+        "\ntarts 201.50, rye 155.60, buns 105.75\n✓ exit code 0\n\n── answered · 10 messages · ",
         "\n\n── answer\nThe tarts brought in the most: 201.50 of 462.85.",
     ]
     places = [result.stdout.find(part) for part in told]

@@ -139,7 +139,7 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         assert "the run has no open question 1, but" in case.answer("yes", "-n", "1").stderr
         assert case.answer("yes").returncode == 0
         assert "all questions of the run are answered: resume it" in case.answer("no").stderr
-        assert case.state() == "answered"
+        assert case.state() == "ready"
         shown = case.command("show", "last").stderr
         assert re.search(
             r"^its question is answered; to go on: codeact-team resume \S+ --allow parking_tools$",

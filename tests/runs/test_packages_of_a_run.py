@@ -30,7 +30,7 @@ async def test_packages_are_got_before_a_model_is_asked(index: Path, monkeypatch
         recording = Recording()
         asked = ["config.code_executor.config.packages=[shapes]", "config.code_executor.config.work_dir=null"]
         result = await runner("codeact-confined", recording, overrides=asked).run_once("Which version?")
-    assert (result.ending, result.error) == (RunEnding.ACCEPTED, None)
+    assert (result.ending, result.error) == (RunEnding.ANSWERED, None)
     told = [type(event) for event in recording.events]
     assert told.index(SandboxPreparing) < told.index(ModelCallBegan)
     [started] = [event for event in recording.events if isinstance(event, SandboxStarted)]
