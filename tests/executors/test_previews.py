@@ -83,6 +83,45 @@ async def test_a_workbook_is_shown_by_its_sheets(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
+async def test_a_sheet_is_shown_from_its_header_on(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    sheet = book.worksheets[0]
+    sheet.title = "Table 3"
+    sheet["A1"] = "Population by region"
+    sheet["B3"] = "in thousands"
+    for row, cells in enumerate([["region", 2024, 2025], ["East", 3, 4], ["West", 1, None]], 5):
+        for column, value in enumerate(cells, 2):
+            sheet.cell(row, column, value)
+    book.save(tmp_path / "a.xlsx")
+    assert await heads(tmp_path / "a.xlsx") == {
+        "a.xlsx": [
+            (
+                "sheet 'Table 3', 7 rows with the header, which is in row 5 from column 2 on; "
+                "columns: region (str), 2024 (int), 2025 (int)"
+            ),
+            "above it: Population by region in thousands",
+            "East,3,4",
+            "West,1",
+        ]
+    }
+
+
+@pytest.mark.long
+async def test_it_is_said_why_a_file_cannot_be_read(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    (tmp_path / "b.xlsx").write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(2000))
+    found = await heads(*files_in(tmp_path))
+    assert "encrypted" in found["b.xlsx"][0]
+
+
+async def test_text_in_another_encoding_is_shown_and_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress("Straße,Größe\n".encode("cp1252")))
+    remark, line = (await heads(tmp_path / "a.csv.gz"))["a.csv.gz"]
+    assert ("encoding='cp1252'" in remark, line) == (True, "Straße,Größe")
+
+
 async def test_compressed_tables_are_shown_by_their_first_lines(tmp_path: Path) -> None:
     for ending, compress in {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}.items():
         (tmp_path / f"a.csv.{ending}").write_bytes(compress(CSV.encode()))
@@ -134,7 +173,9 @@ async def test_a_file_that_is_broken_costs_only_its_own_preview(tmp_path: Path, 
     found = await heads(*files_in(tmp_path))
     assert found["e.csv.xz"] == CSV.splitlines()[:5]
     broken = ["a.json", *["b.xlsx"] * workbook, "c.db", "d.csv.gz"]
-    assert {name: found[name] for name in broken} == dict.fromkeys(broken, ())
+    for name in broken:
+        [why] = found[name]
+        assert why.startswith("(It cannot be read: "), name
 
 
 async def test_a_file_that_takes_too_long_costs_only_its_own_preview(

@@ -33,8 +33,37 @@ def test_tables_are_described_by_their_first_lines(tmp_path: Path) -> None:
     assert sales.head[0] == "region,total"
     assert [len(line) for line in sales.head[1:]] == [200] * 4
     assert notes == DataFile("notes.txt", 12)
-    assert odd.head == ["a\tb", "\ufffd\t\x1b[31m"]
-    assert wide.head == ()
+    assert "encoding='cp1252'" in odd.head[0]
+    assert odd.head[1:] == ["a\tb", "\xff\t\x1b[31m"]
+    assert "encoding='utf-16'" in wide.head[0]
+    assert wide.head[1:] == ["a,b"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told"),
+    [
+        ("utf-8", ""),
+        ("utf-8-sig", ""),
+        ("cp1252", "cp1252"),
+        ("utf-16", "utf-16"),
+        ("utf-16-le", "utf-16-le"),
+        ("utf-16-be", "utf-16-be"),
+    ],
+)
+def test_a_table_is_shown_in_whatever_encoding_it_is(tmp_path: Path, encoding: str, told: str) -> None:
+    # more than is read of it
+    text = "Straße;Größe\n" + "Müllerstraße;3,5\n" * 2000
+    (tmp_path / "a.csv").write_text(text, encoding=encoding)
+    [file] = given(tmp_path / "a.csv").describe()
+    remark, lines = (file.head[0], file.head[1:]) if told else ("", file.head)
+    assert lines == text.splitlines()[:5]
+    assert told in remark
+
+
+def test_what_is_no_text_is_not_shown_as_one(tmp_path: Path) -> None:
+    for name, data in {"a.csv": bytes(range(256)) * 40, "b.csv": b"a,b\n\0\0\n", "c.csv": b""}.items():
+        (tmp_path / name).write_bytes(data)
+    assert not any(file.head for file in given(*sorted(tmp_path.iterdir())).describe())
 
 
 def test_a_folder_is_given_as_a_folder_with_its_inner_links(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from codeact_team.core.sandbox_description import DataFile
 from codeact_team.core.trees import walk
 from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
+from codeact_team.executors.workspace.inside.text_start import first_lines
 from codeact_team.session.protocol import MIB
 
 _PARTS: Mapping[str, re.Pattern[bytes]] = {
@@ -265,10 +266,5 @@ def _head(one: Given) -> Sequence[str]:
     except OSError:
         # copying it will show the error
         return ()
-    if b"\0" in start:
-        return ()
-    lines = start.decode("utf-8-sig", errors="replace").splitlines()
-    if len(start) == _HEAD_BYTES and len(lines) > 1:
-        # the last one is cut
-        lines.pop()
-    return [line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…" for line in lines[:_HEAD_LINES]]
+    lines = first_lines(start, _HEAD_BYTES, _HEAD_LINES)
+    return [line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…" for line in lines]

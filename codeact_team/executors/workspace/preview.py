@@ -6,6 +6,7 @@ import asyncio
 import io
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
@@ -183,5 +184,7 @@ def _by_ending(table: Mapping[str, str], one: Given) -> str | None:
 
 @cache
 def program() -> str:
-    """What runs in the sandbox."""
-    return (resources.files(__name__.rpartition(".")[0]) / "inside" / "preview.py").read_text()
+    """What runs in the sandbox, which does not have this package."""
+    inside = resources.files(__name__.rpartition(".")[0]) / "inside"
+    start, rest = ((inside / name).read_text() for name in ("text_start.py", "preview.py"))
+    return start + re.sub(r"^from (?:__future__|codeact_team).*\n", "", rest, flags=re.MULTILINE)

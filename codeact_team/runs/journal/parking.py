@@ -15,7 +15,7 @@ from codeact_team.core.effects import Effect, Perform
 from codeact_team.core.events import OpenQuestion, RunParked
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.requests import current_caller, request_of
+from codeact_team.runs.journal.requests import current_caller
 from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PersonInput
 
@@ -81,7 +81,7 @@ class Parking:
     async def _question(self, effect: AskedQuestion | PersonInput) -> OpenQuestion:
         n = current_caller().within
         assert n is not None, "it is recorded"
-        key = (await request_of(effect, self._recorder.redactor, self._recorder.chain)).key
+        key = (await self._recorder.request_of(effect)).key
         above = [self._under_way[number] for number in _path.get()[:-1]]
         if isinstance(effect, AskedQuestion) and effect.question.kind == "tool" and above:
             # the call is not made before it is approved

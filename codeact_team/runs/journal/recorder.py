@@ -39,7 +39,7 @@ from codeact_team.runs.journal.lines import (
 from codeact_team.runs.journal.log import Log
 from codeact_team.runs.journal.requests import Request, inside, is_recorded, request_of
 from codeact_team.runs.journal.run_directory import About, RunDirectory
-from codeact_team.runs.journal.seal import Chain, SealKey
+from codeact_team.runs.journal.seal import SealKey
 
 logger = logging.getLogger(__name__)
 
@@ -108,10 +108,9 @@ class Recorder:
         """The workspaces of blocks that have not ended, by number, and what was there before."""
         self._stopping = asyncio.Event()
 
-    @property
-    def chain(self) -> Chain | None:
-        """Authenticates the journal, where that is this user's."""
-        return self._log.chain
+    async def request_of(self, effect: Effect[Any]) -> Request:
+        """The request for an effect, as the journal has it."""
+        return await request_of(effect, self.redactor, self._log.chain)
 
     @classmethod
     def create(
@@ -229,7 +228,7 @@ class Recorder:
         """
         if not is_recorded(effect):
             return await do()
-        n = self.begin(effect, await request_of(effect, self.redactor, self.chain))
+        n = self.begin(effect, await self.request_of(effect))
         return await self.perform(n, effect, do)
 
     @property

@@ -23,6 +23,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
+from codeact_team.executors.workspace.inside.text_start import first_lines
+
 _LINES = 8
 _LINE_CHARS = 200
 _TABLES = 3
@@ -36,17 +38,19 @@ _TEXT_BYTES = 8192
 _TEXT_LINES = 5
 _QUERY_SECONDS = 1.0
 _TEXTS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".txt")
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OPENERS: dict[str, Any] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 
 
 @dataclass
 class _Table:
-    """A table in a file; ``size`` says how many rows it has, if that is known."""
+    """A table in a file; ``size`` says how many rows it has, if that is known, and ``above`` what is written over it."""
 
     title: str
     columns: Sequence[tuple[object, str]]
     rows: Sequence[Sequence[object]]
     size: str = field(default="", kw_only=True)
+    above: str = field(default="", kw_only=True)
 
 
 def _describe(kind: str, file: Any) -> list[str]:
@@ -63,14 +67,7 @@ def _describe(kind: str, file: Any) -> list[str]:
 
 
 def _text(start: bytes) -> list[str]:
-    """The first lines of a text."""
-    if b"\0" in start:
-        return []
-    lines = start.decode("utf-8-sig", errors="replace").splitlines()
-    if len(start) == _TEXT_BYTES and len(lines) > 1:
-        # the last one is cut
-        lines.pop()
-    return lines[:_TEXT_LINES]
+    return first_lines(start, _TEXT_BYTES, _TEXT_LINES)
 
 
 def _archive(file: Any) -> list[str]:
@@ -116,11 +113,29 @@ def _workbook(file: Any) -> list[str]:
         height = sheet.max_row
         # some programs write a wrong one, and nothing beyond it would be read
         sheet.reset_dimensions()
-        header, *rows = [*itertools.islice(sheet.iter_rows(values_only=True), 1 + _TYPED_ROWS)] or [()]
+        cells = [*itertools.islice(sheet.iter_rows(values_only=True), 1 + _TYPED_ROWS)]
+        above, left = _corner(cells)
+        header, *rows = [row[left:] for row in cells[above:]] or [()]
         columns = [(name, _type(row[at] for row in rows if at < len(row))) for at, name in enumerate(header)]
         size = f", {height:,} rows with the header" if height else ""
-        tables.append(_Table(f"sheet {sheet.title!r}", columns, rows, size=size))
+        if above or left:
+            size += f", which is in row {above + 1} from column {left + 1} on"
+        tables.append(_Table(f"sheet {sheet.title!r}", columns, rows, size=size, above=_said(cells[:above])))
     return _tables(tables, book.sheetnames)
+
+
+def _corner(cells: Sequence[Sequence[object]]) -> tuple[int, int]:
+    """How many rows and columns are before a table: of titles and remarks, which fill few cells of a row, and empty ones."""
+    filled = [[at for at, value in enumerate(row) if value is not None] for row in cells]
+    widest = max(map(len, filled), default=0)
+    above = next((at for at, row in enumerate(filled) if 2 * len(row) > widest), 0)
+    left = min((row[0] for row in filled[above:] if row), default=0)
+    return above, left
+
+
+def _said(cells: Sequence[Sequence[object]]) -> str:
+    """What the rows above a table say."""
+    return " ".join(str(value) for row in cells for value in row if value is not None)
 
 
 def _parquet(file: Any) -> list[str]:
@@ -165,7 +180,9 @@ def _tables(tables: Sequence[_Table], names: Sequence[str]) -> list[str]:
     shown = _ROWS[min(max(len(names), 1), len(_ROWS)) - 1]
     lines: list[str] = []
     for table in tables:
-        lines += [f"{table.title}{table.size}; {_columns(table.columns)}", *map(_row, table.rows[:shown])]
+        lines.append(f"{table.title}{table.size}; {_columns(table.columns)}")
+        lines += [f"above it: {table.above}"] if table.above else []
+        lines += map(_row, table.rows[:shown])
     if more := names[len(tables) :]:
         lines.append(f"and {len(more):,} more: {_some(more)}")
     return lines
@@ -202,6 +219,16 @@ def _form(value: Any) -> str:
     return f"{kind} of {len(value):,}" if kind in ("dict", "list") else kind
 
 
+def _why(error: Exception, file: Any) -> str:
+    """Why a file cannot be read, for a model."""
+    file.seek(0)
+    # Office keeps a workbook with a password in a container of its old format
+    if file.read(len(_OLE)) == _OLE:
+        return "(It is encrypted, or in an older format than its name says: it cannot be read without a password.)"
+    said = " ".join(str(error).split()) or type(error).__name__
+    return f"(It cannot be read: {said})"
+
+
 def _main(kind: str, size: int, beginning: int) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(sys.stdin.buffer.read(beginning))
@@ -210,7 +237,13 @@ def _main(kind: str, size: int, beginning: int) -> None:
         file.seek(size - len(end))
         file.write(end)
         file.seek(0)
-        lines = _describe(kind, file)
+        try:
+            lines = _describe(kind, file)
+        except ModuleNotFoundError:
+            # which is said of the packages
+            lines = []
+        except Exception as error:  # any: the file may be hostile to its reader
+            lines = [_why(error, file)]
     sys.stdout.write(json.dumps([line[:_LINE_CHARS] for line in lines[:_LINES]]) + "\n")
 
 
