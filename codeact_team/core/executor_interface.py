@@ -18,7 +18,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.core.aio import streamed
-from codeact_team.core.execution import Artifact, ExecutionResult, HostTools
+from codeact_team.core.execution import Artifact, ExecutionResult, HostTools, SessionResult
 from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import ForkError, SandboxError
 
@@ -391,8 +391,8 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         user: object | None = None,
         tools: HostTools | None = None,
         emit: Emit | None = None,
-    ) -> ExecutionResult:
-        """Run the blocks as :meth:`StreamingCodeExecutor.run_code_blocks` does, and return a :class:`SessionResult`.
+    ) -> SessionResult:
+        """Run the blocks as :meth:`StreamingCodeExecutor.run_code_blocks` does.
 
         Python code may call the functions of ``tools`` on the host. All calls have ended when a block has. If a restart, a
         time-out or the like has lost the variables of a user, the output of their next block says so, and ``state_lost`` is
@@ -410,7 +410,7 @@ class SessionCodeExecutor(StreamingCodeExecutor):
         *,
         user: object | None = None,
         tools: HostTools | None = None,
-    ) -> AsyncGenerator[str | ExecutionResult, None]:
+    ) -> AsyncGenerator[str | SessionResult, None]:
         """Run the blocks as :meth:`run_code_blocks` does.
 
         Yields:
@@ -421,6 +421,11 @@ class SessionCodeExecutor(StreamingCodeExecutor):
                 code_blocks, cancellation_token, user=user, tools=tools, emit=emit
             )
         )
+
+    async def execute_code_blocks(
+        self, code_blocks: list[CodeBlock], cancellation_token: CancellationToken
+    ) -> SessionResult:
+        return await self.run_code_blocks(code_blocks, cancellation_token)
 
     async def fork(self, count: int = 1) -> Sequence[SessionCodeExecutor]:
         """Make forks: executors that begin with the present variables of this one, and run side by side with it.

@@ -15,7 +15,7 @@ from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
 from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.execution import BoundName, ExecutionResult, HostTools, SessionResult
+from codeact_team.core.execution import BoundName, HostTools, SessionResult
 from codeact_team.core.executor_interface import Checkpoint, Emit, SessionCodeExecutor
 from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -286,7 +286,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         tools: HostTools | None = None,
         emit: Emit | None = None,
         seconds: float | None = None,
-    ) -> ExecutionResult:
+    ) -> SessionResult:
         """Run the blocks as :meth:`SessionCodeExecutor.run_code_blocks` does.
 
         ``seconds`` are the time that each block may take, in place of the setting ``timeout``.
@@ -294,7 +294,9 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         if seconds is not None and not 0 < seconds < math.inf:
             raise SettingError(f"timeout is {seconds}: it must be a finite number above 0")
         call = Call(cancellation_token, self if user is None else user, tools, self._environment, seconds)
-        return await self._run(code_blocks, call, emit)
+        result = await self._run(code_blocks, call, emit)
+        assert isinstance(result, SessionResult), "the interpreter makes it"
+        return result
 
     @property
     def workspace_path(self) -> str:
