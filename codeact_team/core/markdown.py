@@ -327,7 +327,7 @@ class Extraction:
         blocks: The code to run, in order, with canonical names of languages.
         unsupported: The unsupported languages of other code, in order, each once, at most 20.
         unclosed: Whether the end of a block is missing or in doubt, so that the message may have been cut off.
-        invented: Where its author goes on as if the code had run already; that is not read. ``None`` where he does not.
+        invented: Where its author goes on as if the code had run already; that is not read. ``None`` where it does not.
     """
 
     blocks: list[CodeBlock]
