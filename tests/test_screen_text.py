@@ -50,8 +50,10 @@ def test_lines_that_are_repeated_are_counted(text: str, told: str) -> None:
 
 @given(st.text(alphabet="ab\n\r\b\x1b[K2A", max_size=200))
 def test_whatever_the_output_its_last_words_stay(text: str) -> None:
-    # with others below it, where the cursor has gone up before
-    assert "result" in settled(f"{text}\x1b[m\n\r\x1b[Kresult").split("\n")
+    shown = settled(f"{text}\x1b[m\n\r\x1b[Kresult")
+    assert "result" in shown.split("\n")
+    # else others may be below it
+    assert shown.endswith("result") or "A" in text
     assert settled(condensed(settled(text))) is not None
 
 

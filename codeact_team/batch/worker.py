@@ -39,7 +39,6 @@ from codeact_team.models.clients import ModelCall
 from codeact_team.runs.journal.recorded_run import RecordedRun
 from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.result import (
-    RunEnding,
     RunResult,
     explain,
     is_of_infrastructure,
@@ -281,7 +280,7 @@ class Worker:
         if not directory.is_begun:
             return None
         last = RecordedRun(directory).result()
-        if last is None or not (last.ending.is_success or last.ending is RunEnding.NOT_ACCEPTED):
+        if last is None or not last.ending.is_final:
             return None
         return None if last.files_due or (last.stop_reason or "").startswith(BATCH_ENDS) else last
 

@@ -28,6 +28,7 @@ from codeact_team.cli.conversation import counted
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
+from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.visibility import cut
 
@@ -171,7 +172,7 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
         screen.text(" · ".join(f"pass@{k} {value:.1%}" for k, value in result.pass_at.items()))
     _print_wrong_answers(screen, result)
     cost = "" if result.cost is None else f" · {result.cost:,.4f} {result.currency}"
-    screen.text(f"{'about ' if result.is_estimated else ''}{result.tokens:,} tokens{cost}")
+    screen.text(f"{tokens_in_words(result.tokens, is_estimated=result.is_estimated)}{cost}")
     screen.text(f"results: {result.directory}/results.jsonl")
     if result.signal is None and result.stop_reason is not None:
         screen.notice("error" if result.is_refused else "warning", result.stop_reason)

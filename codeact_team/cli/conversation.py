@@ -23,6 +23,7 @@ from codeact_team.cli.activity import Activity
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Prose, Screen
+from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import (
     ArtifactKept,
@@ -435,10 +436,8 @@ def _summary(result: RunResult) -> str:
     parts = [counted(result.messages, "message")]
     usage = result.usage
     if tokens := usage.prompt_tokens + usage.completion_tokens:
-        about = "about " if result.is_estimated else ""
-        parts.append(
-            f"{about}{tokens:,} tokens ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)"
-        )
+        told = tokens_in_words(tokens, is_estimated=result.is_estimated)
+        parts.append(f"{told} ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)")
     if result.cost is not None:
         parts.append(result.cost.to_text())
     # what a parked run waits for is printed last

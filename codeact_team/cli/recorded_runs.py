@@ -20,6 +20,7 @@ from codeact_team.cli.notices import print_notices
 from codeact_team.cli.prompts import decode
 from codeact_team.cli.run import command, print_end, stoppable
 from codeact_team.cli.screen import Screen
+from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import MessageSent, OpenQuestion
 from codeact_team.core.sandbox_description import without_note
@@ -245,7 +246,8 @@ def _print_run(screen: Screen, run: KeptRun) -> None:
     costs: list[str] = []
     if result is not None:
         steps = f"{result.steps} step{' ' if result.steps == 1 else 's'}"
-        tokens = f"{'about ' if result.is_estimated else ''}{result.usage.prompt_tokens + result.usage.completion_tokens:,} tokens"
+        used = result.usage.prompt_tokens + result.usage.completion_tokens
+        tokens = tokens_in_words(used, is_estimated=result.is_estimated)
         seconds = f"{result.seconds:,.1f} s"
         costs = [] if result.cost is None else [result.cost.to_text()]
     elif run.state is RunState.RUNNING:

@@ -78,7 +78,7 @@ def run(
     The work is accepted if its review says so. Where nobody reviews, the last code must have succeeded, or a CodeAct
     agent must have come to its answer. That a limit has ended the team proves nothing.
 
-    The answer is printed last. Without acceptance that is the best answer so far, and says so.
+    The answer is printed last. Where none counts that is the best so far, and says so.
 
     Exit codes: 0 accepted or answered, 1 not accepted, 2 bad input or environment, 3 parked until a person has answered, 129 hung up,
     130 interrupted, 143 terminated. Code 75 says that the model's server is not there or overloaded: the same command may

@@ -11,6 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 _MILLION = 1_000_000
 
 
+def tokens_in_words(tokens: int, *, is_estimated: bool) -> str:
+    """A number of tokens for a person."""
+    return f"{'about ' if is_estimated else ''}{tokens:,} tokens"
+
+
 class Price(BaseModel):
     """What a model costs, in money for a million tokens."""
 

@@ -216,23 +216,23 @@ def _all_encodings() -> Iterator[tuple[str, _Encode]]:
 _ENCODINGS: Mapping[str, _Encode] = dict(_all_encodings())
 """The spellings in which one part of a run may write a value, and another read it."""
 
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?")
+_BASE64 = re.compile(r"(?:[\w+/-]{4})*+(?:[\w+/-]{3}=|[\w+/-]{2}==)?", re.ASCII)
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-def _change_bytes(text: str, change: Callable[[str], str]) -> str | None:
-    """Change what a text of base64 encodes, as pydantic writes bytes in JSON; ``None`` if it is none, or stays as it is.
+def _change_all(change: Callable[[str], str], text: str) -> str:
+    """Change a text, or the bytes that it has in base64, as pydantic writes them in JSON.
 
     Of the alphabet for URLs nothing may be left that tells it from the usual one: readers of bytes take both.
     """
+    if len(text) % 4 or _BASE64.fullmatch(text) is None:
+        return change(text)
     standard = text.translate(_URL_SAFE)
-    if len(text) % 4 or _BASE64.fullmatch(standard) is None:
-        return None
     data = base64.b64decode(standard)
     decoded = data.decode(errors="surrogateescape")
     # what other programs write has bits that are lost
     if (changed := change(decoded)) == decoded or base64.b64encode(data).decode() != standard:
-        return None
+        return change(text)
     encode = base64.urlsafe_b64encode if standard != text else base64.b64encode
     return encode(changed.encode(errors="surrogateescape")).decode()
 
@@ -293,9 +293,7 @@ class Redactor:
 
     def redact(self, value: JsonValue) -> JsonValue:
         """Replace the secrets in all texts of a value, its keys and bytes in base64 included. Takes linear time."""
-        if not self._placeholders:
-            return value
-        return map_texts(value, lambda text: _change_bytes(text, self.redact_text) or self.redact_text(text))
+        return map_texts(value, partial(_change_all, self.redact_text)) if self._placeholders else value
 
     def restore(self, value: JsonValue) -> JsonValue:
         """Replace the placeholders in a value by their secrets; those of unknown secrets stay."""
@@ -303,7 +301,7 @@ class Redactor:
         def put_back(text: str) -> str:
             return self._placeholder.sub(lambda found: self._restored.get(found[0], found[0]), text)
 
-        return map_texts(value, lambda text: _change_bytes(text, put_back) or put_back(text))
+        return map_texts(value, partial(_change_all, put_back))
 
     def redact_text(self, text: str) -> str:
         """Replace the secrets in a text. Takes linear time."""

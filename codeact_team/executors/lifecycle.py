@@ -140,9 +140,9 @@ class Lifecycle:
     ) -> None:
         self.environment = environment
         self.generation = Generation()
-        self.restarts = 0
-        """How often the state of the blocks was discarded, also where there was none."""
         """The present state of the blocks."""
+        self.restarts = 0
+        """How often that was discarded, also where there was none."""
         self._owner = owner
         self._config = config
         self.runner = runner

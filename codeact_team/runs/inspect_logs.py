@@ -30,7 +30,7 @@ from codeact_team.core.events import MessageSent
 from codeact_team.errors import JournalError
 from codeact_team.runs.inspect_transcript import Transcript
 from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.result import RunResult
 
 _SCORER = "accepted"
 _SEVERAL = "several"
@@ -147,7 +147,7 @@ def _conclude(sample: EvalSample, result: RunResult) -> None:
         sample.output = ModelOutput.from_content(model, answer)
     if result.error is not None:
         sample.error = EvalError(message=result.error, traceback="", traceback_ansi="")
-    if result.ending.is_success or result.ending is RunEnding.NOT_ACCEPTED:
+    if result.ending.is_final:
         value = CORRECT if result.ending.is_success else INCORRECT
         sample.scores = {_SCORER: Score(value=value, answer=answer, explanation=result.objection)}
 

@@ -14,48 +14,11 @@ from codeact_team.agents.codeact.config import Limits
 from codeact_team.agents.observations import Ending
 from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted
+from codeact_team.runs.limits import CONDITIONS
 from codeact_team.runs.result import AgentEnding, RunResult
 from codeact_team.runs.run import TIME_LIMIT
 
 _TIME_LIMIT = re.compile(rf"{TIME_LIMIT} (?P<limit>[\d.e+]+) seconds is reached")
-_NUMBER = r"[\d,.e+]+"
-_CONDITIONS = (
-    # how AutoGen's conditions and ours name what was reached, and the setting that limits it
-    (rf"Maximum number of messages (?P<limit>{_NUMBER}) reached", "MaxMessageTermination", "max_messages"),
-    (rf"Maximum number of turns (?P<limit>{_NUMBER}) reached", "", "max_turns"),
-    (
-        r"Token usage limit reached, total token count: (?P<spent>\d+)",
-        "TokenUsageTermination",
-        "max_total_token",
-    ),
-    (
-        r"Token usage limit reached,.* prompt token count: (?P<spent>\d+)",
-        "TokenUsageTermination",
-        "max_prompt_token",
-    ),
-    (
-        r"Token usage limit reached,.* completion token count: (?P<spent>\d+)",
-        "TokenUsageTermination",
-        "max_completion_token",
-    ),
-    (rf"Timeout of (?P<limit>{_NUMBER}) seconds reached", "TimeoutTermination", "timeout_seconds"),
-    (
-        rf"the team's time limit of (?P<limit>{_NUMBER}) seconds is reached",
-        "TimeoutTermination",
-        "timeout_seconds",
-    ),
-    *(
-        (
-            rf"the budget is used up: (?:about )?(?P<spent>{_NUMBER}) of (?P<limit>{_NUMBER}) .*; a higher {setting} of",
-            "BudgetTermination",
-            setting,
-        )
-        for setting in (
-            *("max_model_calls", "max_tokens", "max_cost", "max_seconds"),
-            *("max_tool_calls", "max_processor_seconds"),
-        )
-    ),
-)
 _DEFAULTS = {
     Ending.MAX_STEPS: Limits.model_fields["max_steps"].default,
     Ending.MAX_SECONDS: None,
@@ -100,7 +63,7 @@ def higher_limit(document: Document, result: RunResult) -> Sequence[str]:
 
 def _higher_limits_of_team(parts: Sequence[_Part], reason: str) -> Iterator[str]:
     # a team may have reached several at once
-    for pattern, provider, setting in _CONDITIONS:
+    for pattern, provider, setting in CONDITIONS:
         if (reached := re.search(pattern, reason)) is None:
             continue
         named = reached.groupdict()

@@ -128,6 +128,11 @@ class RunEnding(StrEnum):
         """Whether its answer counts, and is delivered with its files."""
         return self in (RunEnding.ACCEPTED, RunEnding.ANSWERED)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the team has come to the end of its work, well or not."""
+        return self.is_success or self is RunEnding.NOT_ACCEPTED
+
 
 @dataclass
 class ToolUse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
@@ -46,6 +45,7 @@ from codeact_team.core.markdown import extract_code
 from codeact_team.core.quoting import take_thoughts_off, without_zero_width
 from codeact_team.errors import BudgetError
 from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.limits import is_no_limit
 from codeact_team.runs.result import (
     AgentEnding,
     Costs,
@@ -123,16 +123,6 @@ _UNREADABLE = {
     "function_calls": Ending.NO_SUCH_TOOL,
 }
 """What kept a verdict from being read, by the finish reason of the model."""
-
-
-_LIMITS = re.compile(
-    r"Maximum number of messages \S+ reached, current message count: \d+"
-    r"|Maximum number of turns \S+ reached\."
-    r"|Token usage limit reached, total token count: \d+, prompt token count: \d+, completion token count: \d+\."
-    r"|Timeout of \S+ seconds reached|the team's time limit of \S+ seconds is reached"
-    r"|the budget is used up: .* of BudgetTermination would let it go on"
-)
-"""How AutoGen's conditions and ours say that a limit has ended a team. All others are ends of its own."""
 
 
 class Acceptance:
@@ -416,7 +406,7 @@ class Summary:
         """The result, without files, of work that has ended so after some seconds of wall-clock time."""
         acceptance, costs = self._acceptance, self._costs
         acceptance.broken_off = end.is_broken_off or acceptance.is_broken_off_by(end.stop_reason)
-        is_own = end.stop_reason is None or bool(_LIMITS.sub("", end.stop_reason).strip(" ,"))
+        is_own = end.stop_reason is None or is_no_limit(end.stop_reason)
         acceptance.ended_by_itself = is_own and self._answers.best is not None
         if end.signal is not None:
             ending = RunEnding.STOPPED

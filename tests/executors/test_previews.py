@@ -12,6 +12,7 @@ import sqlite3
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -42,6 +43,14 @@ def database(file: Path, *statements: str) -> Path:
     return file
 
 
+def workbook(title: str) -> tuple[Any, Any]:
+    """A workbook, and its sheet of that title."""
+    book = pytest.importorskip("openpyxl").Workbook()
+    sheet = book.worksheets[0]
+    sheet.title = title
+    return book, sheet
+
+
 @usually("confined")
 async def test_every_executor_shows_the_tables_of_a_database(kind: Kind, tmp_path: Path) -> None:
     file = database(
@@ -63,10 +72,7 @@ async def test_every_executor_shows_the_tables_of_a_database(kind: Kind, tmp_pat
 
 @pytest.mark.long
 async def test_a_workbook_is_shown_by_its_sheets(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    sales = book.worksheets[0]
-    sales.title = "Sales"
+    book, sales = workbook("Sales")
     for row in (["region", "total", "day"], ["East", 3, datetime.date(2026, 1, 2)], ["West", 1.5, None]):
         sales.append(row)
     for name in ("Costs", "Staff", "Notes"):
@@ -85,10 +91,7 @@ async def test_a_workbook_is_shown_by_its_sheets(tmp_path: Path) -> None:
 
 @pytest.mark.long
 async def test_a_sheet_is_shown_from_its_header_on(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    sheet = book.worksheets[0]
-    sheet.title = "Table 3"
+    book, sheet = workbook("Table 3")
     sheet["A1"] = "Population by region"
     sheet["B3"] = "in thousands"
     for row, cells in enumerate([["region", 2024, 2025], ["East", 3, 4], ["West", 1, None]], 5):

@@ -73,6 +73,11 @@ class EffectRecord:
         return self.by.partition("@")[2]
 
     @property
+    def attempt_or_n(self) -> int:
+        """The number of the attempt that it is in, else its own: by that it is lost, or counts."""
+        return self.n if self.attempt is None else self.attempt
+
+    @property
     def is_settled(self) -> bool:
         """Whether its caller knew how it had ended, and continued."""
         return self.state is EffectState.ANSWERED or (self.state is EffectState.FAILED and self.went_on)
@@ -150,9 +155,7 @@ class SandboxHistory:
 
     def forget(self, asked: Container[int] | None = None) -> None:
         """Note the loss of the interpreter, which had run the blocks with these numbers, or in attempts with them; or all."""
-        self.blocks = [
-            block
-            for block in self.blocks
-            if asked is not None and (block.n if block.attempt is None else block.attempt) not in asked
-        ]
+        self.blocks = (
+            [] if asked is None else [block for block in self.blocks if block.attempt_or_n not in asked]
+        )
         self.is_repeatable = self.is_repeatable or not self.blocks

@@ -72,8 +72,7 @@ class Restoration:
             self._restarts[n] = part.restarts
 
     def _counts(self, block: EffectRecord, executor: StreamingCodeExecutor) -> bool:
-        known = self._restarts.get(block.n if block.attempt is None else block.attempt)
-        return known is None or known == executor.restarts
+        return self._restarts.get(block.attempt_or_n, executor.restarts) == executor.restarts
 
     async def restore(self, effect: Effect[Any], n: int) -> str | None:
         """Restore what code had left in the executor of an effect, before the effect with the number ``n``.
