@@ -240,8 +240,8 @@ def _main(kind: str, size: int, beginning: int) -> None:
         try:
             lines = _describe(kind, file)
         except ModuleNotFoundError:
-            # which is said of the packages
-            lines = []
+            # what reads it is missing, which is said of the packages
+            raise
         except Exception as error:  # any: the file may be hostile to its reader
             lines = [_why(error, file)]
     sys.stdout.write(json.dumps([line[:_LINE_CHARS] for line in lines[:_LINES]]) + "\n")
