@@ -8,13 +8,15 @@ import os
 import random
 import signal
 import subprocess
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from batch.batches import coder, doubling, numbers, of_type, results
 from support.command_line import environment
 from support.fork_server import Forked, start
-from support.openai_server import ScriptedServer
+from support.openai_server import AnyReply, ScriptedServer, Slow
 from support.processes import is_worker, process_lives, processes_below
 from support.waiting import until
 
@@ -95,14 +97,21 @@ async def test_all_ends_with_its_driver_and_the_same_command_goes_on_until_all_i
 
 @pytest.mark.long
 async def test_ctrl_c_stops_all_workers_in_order(tmp_path: Path) -> None:
-    with ScriptedServer.in_thread(doubling) as server:
+    interrupted = threading.Event()
+
+    def model(body: Any) -> AnyReply:
+        # a quick machine would have done all before the signal arrives
+        thinks = len(server.requests) > 20 and not interrupted.is_set()
+        return Slow(600, doubling(body)) if thinks else doubling(body)
+
+    with ScriptedServer.in_thread(model) as server:
         with begun(tmp_path, server.base_url, 30, "--workers", "2", "--concurrency", "6") as process:
-            await until(lambda: workers_of(process.pid), seconds=60)
-            await asked_more(server, 9, process)
+            await until(lambda: len(server.requests) > 20, seconds=60)
             started = processes_below(process.pid)
             # a terminal tells the whole group
             os.killpg(process.pid, signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
+        interrupted.set()
         assert process.returncode == 130, stderr.decode()
         assert "not done" in stdout.decode()
         await ended(started)

@@ -253,7 +253,7 @@ async def test_where_a_server_tells_no_tokens_they_are_estimated_and_that_is_sai
     stream: bool, dispatcher: Dispatcher, told: list[Event]
 ) -> None:
     words = "long " * 1000
-    async with ScriptedServer([Text(words, prompt_tokens=None)] * 3) as server:
+    async with ScriptedServer([Text(words, prompt_tokens=None, piece=500)] * 3) as server:
         budget = BudgetTermination(max_tokens=2000, prices=PRICES)
         client = wrap_client(server.client(), "clever")
         ann = AssistantAgent("ann", client, model_client_stream=stream)
