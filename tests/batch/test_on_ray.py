@@ -193,14 +193,14 @@ class TestNodes:
         """It is stopped while its model thinks, given up, and goes on when somebody else has done its work."""
         out, events = tmp_path / "out", list[Event]()
         async with RayCluster(nodes=2) as cluster:
-            stopped: list[RayNode] = []
+            stopped: list[int] = []
 
             def model(body: Any) -> AnyReply:
                 # once each node has work
                 if not stopped and len(of_type(events, "task_ended")) > 3:
-                    node = node_of(cluster.nodes, out / "runs" / f"n{task_of(body).split()[1]}")
+                    node, worker = with_open(cluster.nodes, out / "runs" / f"n{task_of(body).split()[1]}")
                     node.signal(signal.SIGSTOP)
-                    stopped.append(node)
+                    stopped.append(worker)
                 return doubling(body)
 
             async with ScriptedServer(model) as server:
@@ -213,9 +213,8 @@ class TestNodes:
                     concurrency=4,
                     listeners=[events.append],
                 )
-                [node] = stopped
+                [worker] = stopped
                 assert (batch.outcomes, batch.wrong) == ({"answered": 16}, 0)
-                [worker] = node.workers()
                 asked, before = len(server.requests), contents(out)
                 for process in [worker, *processes_below(worker)]:
                     # the worker goes on at once, and may have ended what is below it
@@ -294,15 +293,15 @@ def hiding(directory: Path) -> Sequence[str]:
     return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(directory)]
 
 
-def node_of(nodes: Sequence[RayNode], run: Path) -> RayNode:
-    """The node whose worker has a journal open."""
+def with_open(nodes: Sequence[RayNode], run: Path) -> tuple[RayNode, int]:
+    """The node and the process of the worker that has a journal open."""
     journal = str(run / "journal.jsonl")
     for node in nodes:
         for worker in node.workers():
             for descriptor in Path(f"/proc/{worker}/fd").iterdir():
                 with suppress(OSError):
                     if os.readlink(descriptor) == journal:
-                        return node
+                        return node, worker
     raise AssertionError(f"nobody has {journal} open")
 
 
