@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+from contextlib import suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 import pytest
 from support.executing import Kind, in_containers, one_interpreter, run, usually, wait_until
@@ -202,6 +204,47 @@ async def test_a_block_cannot_end_the_processes_beside_it(session: InterpreterCo
         await run(session, ATTACK.replace("ctypes.CDLL(None).ptrace(0x4206, pid, 0, 0) < 0", "True"))
         await job.aclose()
     assert (await session.processes.run(["echo", "unharmed"])).stdout == b"unharmed\n"
+
+
+WITHOUT_AN_END = """
+import os, signal, sys
+own = os.getpid()
+if not os.fork():
+    os.setsid()
+    print("begun", flush=True)
+    while True:
+        for pid in os.listdir("/proc"):
+            # whatever watches others by their time limits
+            try:
+                if pid.isdigit() and int(pid) not in (own, os.getpid()) and b"python" in open(f"/proc/{pid}/comm", "rb").read():
+                    os.kill(int(pid), signal.SIGNAL)
+            except OSError: pass
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["SIGSTOP", *(pytest.param(name, marks=pytest.mark.long) for name in ("SIGTSTP", "SIGCHLD"))]
+)
+@usually("docker", "confined-session", among=["docker", "docker-session", "confined-session"])
+async def test_no_signal_of_code_takes_the_time_limit_from_a_process(
+    kind: Kind, name: str, tmp_path: Path
+) -> None:
+    executor = kind.make(work_dir=tmp_path)
+    attack = WITHOUT_AN_END.replace("SIGNAL", name)
+    attacker: SandboxProcess | None = None
+    if isinstance(executor, InterpreterCodeExecutor):
+        await run(executor, attack)
+    else:
+        attacker = await executor.processes.start(["python3", "-c", attack])
+        await attacker.read()
+    async with asyncio.timeout(20):
+        # the code may have ended it, or kept it from its start
+        with suppress(TimeoutExpired, OSError):
+            result = await executor.processes.run(["sleep", "600"], timeout=0.5)
+            assert result.returncode == -signal.SIGKILL
+        if attacker is not None:
+            await attacker.aclose()
+        await executor.stop()
 
 
 @pytest.mark.long

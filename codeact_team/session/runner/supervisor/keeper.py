@@ -130,14 +130,16 @@ class _Keeper:
         if not self._start(request, streams):
             return
         while self._leader or self._has_left():
-            ready = {fd for fd, _ in self._poll.poll(self._time_left())}
+            time_left = self._time_left()
+            ready = {fd for fd, _ in self._poll.poll(time_left)}
             if self._child_ended in ready:
                 drain(self._child_ended)
                 self._processes.reap()
                 self._note_end()
             if self._control.fileno() in ready:
                 self._obey()
-            if not ready:
+            # not only if nothing is ready: code can send it signals all the time
+            if time_left == 0 and self._deadline is not None:
                 self._end_all()
                 self._note_end(timed_out=True)
         if self._leaves:

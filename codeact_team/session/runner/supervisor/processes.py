@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import struct
 import termios
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 REQUESTS = frozenset((Kind.START, Kind.INPUT, Kind.SIGNAL, Kind.RESIZE, Kind.READ, Kind.POLL, Kind.CLOSE))
 _KILLED = -9
+_GRACE = 2.0
+"""Seconds by which a keeper may be late to end what it keeps."""
 _MOST_FREE = 4
 """How many keepers wait for the next process."""
 _SIZE = struct.Struct("=HHHH")
@@ -178,6 +181,7 @@ class HostedProcess:
         self._is_closing = False
         self._is_over = False
         self._can_keep_another = False
+        self._timed_out = False
         self._held = b""
         """A frame that is sent with the next one."""
         with ExitStack() as opened, ExitStack() as theirs:
@@ -185,6 +189,8 @@ class HostedProcess:
             self.keeper, self._control = keepers.get((request, streams))
             opened.pop_all()
         self._keepers = keepers
+        if (timeout := request["timeout"]) is not None:
+            context.loop.call_later(timeout + _GRACE, self._time_is_over)
         context.loop.on_readable(self._control.fileno(), self._on_report)
 
     def _open_streams(self, request: dict[str, Any], ours: ExitStack, theirs: ExitStack) -> list[int]:
@@ -241,9 +247,20 @@ class HostedProcess:
 
     def _order(self, order: bytes) -> None:
         if self.keeper:
+            if order[0] == KILL_TREE:
+                self._context.loop.call_later(_GRACE, self._kill)
             # it may have been killed
             with suppress(OSError):
                 self._control.send(order)
+
+    def _kill(self) -> None:
+        """Kill the keeper, and thereby all that it keeps, which should have ended by now: code can stop a keeper."""
+        with suppress(ProcessLookupError):
+            os.kill(self.keeper, signal.SIGKILL)
+
+    def _time_is_over(self) -> None:
+        self._timed_out = True
+        self._kill()
 
     def _write(self, data: bytes) -> None:
         pipe = self._input
@@ -308,6 +325,8 @@ class HostedProcess:
 
     def _note_nothing_left(self) -> None:
         self.keeper = 0
+        for handler in (self._kill, self._time_is_over):
+            self._context.loop.cancel(handler)
         if self._is_closing or not self._runs_out:
             self._send(Kind.CLOSED)
 
@@ -317,6 +336,8 @@ class HostedProcess:
 
     def _end(self, code: int, *, timed_out: bool = False, leaves: bool = False) -> None:
         self._code = code
+        # what it leaves may stay
+        self._context.loop.cancel(self._time_is_over)
         for output in self.outputs:
             output.read_rest()
         self._close_input()
@@ -338,7 +359,7 @@ class HostedProcess:
         if not self._has_started:
             self._refuse(errno.EIO)
         elif self._code is None:
-            self._end(_KILLED)
+            self._end(_KILLED, timed_out=self._timed_out)
         self._context.loop.forget(self._control.fileno())
         self._control.close()
         self._note_nothing_left()
@@ -512,7 +533,8 @@ class HostedProcesses:
                     process.on_keeper_end()
             if status:
                 # it was killed, and has left orphans
-                self._context.processes.end(self._context.is_orphan)
+                while not self._context.processes.end(self._context.is_orphan):
+                    pass
         self._forget_gone()
 
     def _forget_gone(self) -> None:

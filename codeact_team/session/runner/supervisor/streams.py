@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import termios
+import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -39,9 +40,11 @@ _OWN_DESCRIPTOR = "/proc/self/fd/{}"
 
 
 class PollLoop:
-    """Calls a handler whenever a descriptor can be read or written, and never for another reason."""
+    """Calls a handler whenever a descriptor can be read or written, or a time has come."""
 
     def __init__(self) -> None:
+        self._timers: dict[Callable[[], object], float] = {}
+        """When to call each."""
         self._all = select.poll()
         self._urgent = select.poll()
         self._handlers: dict[int, Callable[[], object]] = {}
@@ -83,6 +86,27 @@ class PollLoop:
         for poll in (self._all, self._urgent):
             poll.register(pipe.fd, select.POLLOUT)
 
+    def call_later(self, seconds: float, handler: Callable[[], object]) -> None:
+        """Call ``handler`` once after some seconds, unless :meth:`cancel` comes first."""
+        self._timers[handler] = time.monotonic() + seconds
+
+    def cancel(self, handler: Callable[[], object]) -> None:
+        """Do not call ``handler`` any more when its time comes."""
+        self._timers.pop(handler, None)
+
+    def _milliseconds(self) -> float | None:
+        """Until the next timer."""
+        if not self._timers:
+            return None
+        return max(0.0, (min(self._timers.values()) - time.monotonic()) * 1000)
+
+    def _call_due(self) -> None:
+        now = time.monotonic()
+        for handler in [handler for handler, when in self._timers.items() if when <= now]:
+            # an earlier one may have cancelled it
+            if self._timers.pop(handler, None) is not None:
+                handler()
+
     def wait_for_more(self) -> None:
         """Delay handlers that can wait for a moment, unless another event comes: larger pieces cost less."""
         self._patient = True
@@ -98,10 +122,12 @@ class PollLoop:
         while True:
             ready = self._urgent.poll(_MOMENT) if self._patient else []
             self._patient = False
-            for fd, _ in ready or self._all.poll():
+            for fd, _ in ready or self._all.poll(self._milliseconds()):
                 # an earlier handler may have closed it
                 if handler := self._handlers.get(fd):
                     handler()
+            if self._timers:
+                self._call_due()
 
 
 def is_readable(fd: int) -> bool:
