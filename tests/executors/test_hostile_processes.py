@@ -15,6 +15,7 @@ from support.executing import Kind, in_containers, one_interpreter, run, usually
 from codeact_team.errors import SandboxLostError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
+from codeact_team.sandbox.processes import TerminalSize
 from codeact_team.session.processes import SandboxProcess
 
 confined = pytest.mark.parametrize("kind", ["confined", "confined-session"], indirect=True)
@@ -292,3 +293,45 @@ print(len(pids), len(os.listdir("/proc/self/fd")), sum(map(kib, pids)))
     result = await executor.processes.run(["python3", "-c", code])
     processes, descriptors, kib = map(int, result.stdout.split())
     return processes, descriptors, kib
+
+
+# what another process could do to a terminal
+FORGERY = """
+import fcntl, glob, os, struct, termios
+patterns = "/dev/*/[0-9]*", "/dev/terminals/0", "/proc/[0-9]*/fd/*", "/dev/tty"
+for path in sum(map(glob.glob, patterns), []):
+    try:
+        terminal = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        if not os.isatty(terminal): continue
+        os.write(terminal, b"forged")
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 1, 1, 0, 0))
+        print("could open", path)
+    except OSError: pass
+print("ended")
+"""
+
+
+@confined
+async def test_a_process_reaches_no_terminal_but_its_own(executor: SandboxedCodeExecutor) -> None:
+    processes = executor.processes
+    script = "read line; tty; stty size; echo to it > /dev/tty; echo again > $(tty); exit 3"
+    async with await processes.start(["sh", "-c", script], terminal=TerminalSize(33, 77)) as job:
+        for terminal in (None, TerminalSize(10, 20)):
+            async with await processes.start(["python3", "-c", FORGERY], terminal=terminal) as attacker:
+                output = b""
+                while piece := await attacker.read():
+                    output += piece.stdout
+            # what it has opened in /proc, and by number, is what it was started with
+            opened = [line.removeprefix("forged") for line in output.decode().splitlines()]
+            others = [line for line in opened if "/dev/terminals/0" in line or "/dev/pts" in line]
+            assert (others, opened[-1], "could open /dev/tty" in opened) == (
+                [],
+                "ended",
+                terminal is not None,
+            )
+        await job.write(b"\n")
+        output = b""
+        while piece := await job.read():
+            output += piece.stdout
+        assert output.decode().split("\r\n")[1:] == ["/dev/terminals/0", "33 77", "to it", "again", ""]
+        assert await job.wait() == 3

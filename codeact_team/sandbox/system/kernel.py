@@ -22,6 +22,9 @@ CAPABILITIES = struct.pack("=II", 0x20080522, 0)
 """The header by which version 3 of the capability calls names this process."""
 SIZE_OF_CAPABILITIES = 24
 
+PROCESS_TERMINALS = "/dev/terminals"
+"""Where a sandbox that keeps processes apart has the pseudo-terminals that it starts them in."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -170,13 +173,13 @@ class OomScore:
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
 
-EXECUTE, READ_FILE, READ_DIRECTORY = 1 << 0, 1 << 2, 1 << 3
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 MOVE = 1 << 13
 """Moving files from one directory to another. A domain whose ruleset does not handle this refuses it."""
-_WRITE_FILE, _TRUNCATE, _CONTROL_DEVICES = 1 << 1, 1 << 14, 1 << 15
+_TRUNCATE, _CONTROL_DEVICES = 1 << 14, 1 << 15
 _OF_FILES = {5: 16, 3: 15, 2: 14, 1: 13}
 """The number of rights over files, by the version since which it holds."""
-_FOR_FILES = EXECUTE | READ_FILE | _WRITE_FILE | _TRUNCATE | _CONTROL_DEVICES
+_FOR_FILES = EXECUTE | READ_FILE | WRITE_FILE | _TRUNCATE | _CONTROL_DEVICES
 """The rights that apply to a file; the others apply to directories."""
 ALL_OF_TCP = 3
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.filters import COUNTED, NO_SET_ID, OF_ITSELF, Rule
-from codeact_team.sandbox.system.kernel import checked, libc, syscall
+from codeact_team.sandbox.system.kernel import PROCESS_TERMINALS, checked, libc, syscall
 from codeact_team.sandbox.users import private_user
 
 _T = TypeVar("_T")
@@ -241,14 +241,16 @@ def enter_mount_view(
         if not any(_is_below(path, above) for above in shown):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
             os.symlink(target, f"{place}{path}")
-    for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, _TERMINALS):
+    terminals = (_TERMINALS, PROCESS_TERMINALS)
+    for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, *terminals):
         os.makedirs(f"{place}{path}", exist_ok=True)
     uid, gid = (os.getuid(), os.getgid()) if user is None else (user.id, user.id)
     _name_users(place, uid, gid, settings.workspace, (*shown, *paths.links))
     _set_attributes(_AT_FDCWD, os.fsencode(place), 0, _MOUNT_ATTR_RDONLY)
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
     _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC, user=user)
-    _mount_terminals(f"{place}{_TERMINALS}")
+    for path in terminals:
+        _mount_terminals(f"{place}{path}")
     if has_temporary:
         _mount_temporary(place, settings.private, settings.tmpfs_mib, user)
     else:
@@ -318,7 +320,7 @@ def own_files() -> Sequence[str]:
 
 def own_terminals() -> Sequence[str]:
     """The paths of the sandbox's pseudo-terminals, if this process, in a root of its own, has got any."""
-    paths = (_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL)
+    paths = (_TERMINALS, PROCESS_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL)
     return [*filter(os.path.exists, paths)] if os.path.exists(f"{_TERMINALS}/ptmx") else []
 
 

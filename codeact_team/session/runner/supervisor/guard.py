@@ -31,6 +31,7 @@ from codeact_team.sandbox.system.kernel import (
     make_ruleset,
     prctl,
 )
+from codeact_team.session.runner.supervisor.terminals import allow_to_open, rights_to_open
 
 _CAP_SYS_PTRACE = 1 << 19
 
@@ -116,10 +117,15 @@ class Guard:
         if self.can_shield:
             install_filter(assemble(_aimed_at(os.getpid())))
 
-    def separate(self) -> None:
-        """Keep the programs of this keeper from the processes of others, where the kernel can."""
-        if self.ruleset is None and self._separating is not None:
+    def separate(self, terminal: str | None) -> None:
+        """Keep the programs of this keeper from the processes of others and from all terminals but its own, where the kernel can."""
+        if self._separating is not None:
             enter_domain(self._separating)
+            if rights := rights_to_open():
+                ruleset = make_ruleset(rights)
+                allow_to_open(ruleset, rights, terminal)
+                enter_domain(ruleset)
+                os.close(ruleset)
 
     def shield(self, process: int | None) -> bytes:
         """Guard another process like this one against the children that call :meth:`enter_child` from now on.

@@ -125,7 +125,7 @@ class _Keeper:
         """Start a process, and return when nothing of it is left."""
         if request["apart"] and not self._is_apart:
             # the processes before have ended, so the next one may have their domain
-            self._guard.separate()
+            self._guard.separate(None if request["terminal"] is None else os.ttyname(streams[0]))
             self._is_apart = True
         if not self._start(request, streams):
             return
@@ -156,7 +156,7 @@ class _Keeper:
                 is_about_directory = False
             self._leader = self._spawn(request, streams)
         except OSError as error:
-            self._report(NOT_STARTED, error.errno or 0, self._home is not None, is_about_directory)
+            self._report(NOT_STARTED, error.errno or 0, self._can_keep_another(request), is_about_directory)
         finally:
             for fd in {*streams}:
                 os.close(fd)
@@ -166,8 +166,12 @@ class _Keeper:
         self._runs_out, self._leaves = request["runs_out"], False
         timeout = request["timeout"]
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._report(STARTED, self._leader, self._home is not None)
+        self._report(STARTED, self._leader, self._can_keep_another(request))
         return True
+
+    def _can_keep_another(self, request: dict[str, Any]) -> bool:
+        # its domain has only one terminal
+        return self._home is not None and request["terminal"] is None
 
     def _spawn(self, request: dict[str, Any], streams: Sequence[int]) -> int:
         """Start the program in a session of its own. Without a fork of this process, which would take longer than all else."""

@@ -33,6 +33,7 @@ from codeact_team.session.protocol import (
 )
 from codeact_team.session.runner.supervisor.keeper import ENDED, NOT_STARTED, REPORT, STARTED, hand, keep
 from codeact_team.session.runner.supervisor.streams import PipeWriter, make_pipe, read_available
+from codeact_team.session.runner.supervisor.terminals import open_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class HostedProcess:
         self.outputs: list[UnreadOutput] = []
         ours.callback(self.close)
         if (terminal := request["terminal"]) is not None:
-            master, slave = os.openpty()
+            master, slave = open_terminal()
             theirs.callback(os.close, slave)
             self._terminal = master
             self._input = PipeWriter(os.dup(master))
@@ -444,7 +445,8 @@ class Keepers:
             for control in self._free.values():
                 control.close()
             self._free.clear()
-        while self._free:
+        # one that is free has no terminal in its domain
+        while self._free and task[0]["terminal"] is None:
             keeper, control = self._free.popitem()
             if hand(control, task):
                 return keeper, control
