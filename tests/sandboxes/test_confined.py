@@ -26,7 +26,7 @@ from sandboxes.conftest import Supervisors
 from support.waiting import until
 
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
-from codeact_team.sandbox.base import Exit, diagnose
+from codeact_team.sandbox.base import Cause, Exit, diagnose
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
@@ -500,3 +500,39 @@ async def test_a_workspace_that_root_has_made_for_a_container_is_refused_with_wh
         ConfinementError, match=r"belongs to user 65534.* name another `work_dir`, or give this one"
     ):
         await confined(made).start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, whose files these are")
+async def test_code_of_root_reads_what_everybody_may_read_and_what_its_config_names(tmp_path: Path) -> None:
+    named = tmp_path / "named"
+    named.mkdir(mode=0o700)
+    (tmp_path / "workspace").mkdir()
+    secret = Path(sys.prefix, "lib", f"secret-of-{os.getpid()}")
+    try:
+        for file in (named / "key", secret):
+            file.touch(mode=0o600)
+            file.write_text("a key of root")
+        async with started(tmp_path / "workspace", readable=[str(named)]) as sandbox:
+            if Cause.UNSEEN not in sandbox.limits:
+                pytest.skip("this machine forbids namespaces")
+            # once each: one that fails ends the program
+            said, exit = await run(sandbox, "cat", str(named / "key"))
+            assert (said, exit.code) == (b"a key of root", 0)
+            said, exit = await run(sandbox, "cat", str(secret))
+            assert (said.endswith(b"Permission denied\n"), exit.code) == (True, 1)
+    finally:
+        os.unlink(secret)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, whose files these are")
+async def test_a_python_that_only_root_may_read_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "environment" / "lib"
+    library.mkdir(parents=True)
+    library.chmod(0o700)
+    monkeypatch.setattr(sys, "exec_prefix", str(library.parent))
+    with pytest.raises(
+        ConfinementError, match=rf"{library}.* is closed to others than root: `chmod -R o\+rX"
+    ):
+        await confined(tmp_path).start()

@@ -85,6 +85,7 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
     status = os.stat(tmp_path)
     settings = Confinement(
         readable=["/usr"],
+        lent=[],
         workspace=str(tmp_path),
         workspace_identity=(status.st_dev, status.st_ino),
         private=str(private),

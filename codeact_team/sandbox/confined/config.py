@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -54,6 +55,15 @@ def _interpreter() -> Iterator[str]:
     ):
         if not home.is_relative_to(prefix):
             yield from (str(path) for name in _OF_AN_INSTALLATION if (path := prefix / name).exists())
+
+
+def closed_to_others() -> str | None:
+    """A part of this Python's installation that others than its owner may not read, if there is one."""
+    for path in (*_interpreter(), os.__file__):
+        needed = stat.S_IROTH | (stat.S_IXOTH if os.path.isdir(path) else 0)
+        if ~os.stat(path).st_mode & needed:
+            return path
+    return None
 
 
 class ConfinedSandboxConfig(BaseModel):

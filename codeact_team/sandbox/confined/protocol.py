@@ -61,12 +61,14 @@ class Confinement(NamedTuple):
 
     Attributes:
         readable: Absolute paths that the code may read and execute.
+        lent: Those of them that code of root may read like their owner. In the others it may read what everybody may.
         workspace: The directory that it may write.
         workspace_identity: Device and inode of that directory: something else may be in its place by now.
         private: A temporary directory, which is removed at the end, or replaced by a file system in memory.
     """
 
     readable: Sequence[str]
+    lent: Sequence[str]
     workspace: str
     workspace_identity: Sequence[int]
     private: str

@@ -33,7 +33,7 @@ from codeact_team.sandbox.base import (
     python_path,
     warn_once,
 )
-from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
+from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, closed_to_others, readable_paths
 from codeact_team.sandbox.confined.control import SEARCH_PATH, ConfinedProcess, SupervisingProcess
 from codeact_team.sandbox.confined.protocol import Confinement, Message, SpawnRequest
 from codeact_team.sandbox.temporary import TemporaryDirectory, places
@@ -366,14 +366,22 @@ class ConfinedSandbox(Sandbox):
 
     def _launch(self) -> SupervisingProcess:
         self._paths = readable_paths(self._config.readable)
+        if os.geteuid() == 0 and (closed := closed_to_others()):
+            raise ConfinementError(
+                f"Code that root runs confined reads only what everybody may read, and this Python's {closed!r} is closed to "
+                f"others than root: `chmod -R o+rX` it"
+            )
+        lent = [os.path.abspath(path) for path in self._config.readable]
         if self._packages is not None:
             self._paths.append(str(self._packages))
+            lent.append(str(self._packages))
         # code may put a link in its place from now on, so the supervising process compares its identity
         found = _opened(self._workspace)
         self._workspace = found.path
         self._private = TemporaryDirectory()
         settings = Confinement(
             readable=self._paths,
+            lent=lent,
             workspace=str(self._workspace),
             workspace_identity=found.identity,
             private=self._private.path,

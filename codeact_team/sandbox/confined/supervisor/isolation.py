@@ -221,7 +221,7 @@ def enter_mount_view(
     paths = _TracedPaths(path for path in settings.readable if not _is_below(path, _PROC))
     shown = paths.ends
     # opened before anything is mounted, which would be visible in them
-    (writable, *visible), user = _trees([settings.workspace, *shown], user)
+    (writable, *visible), user = _trees(settings.workspace, shown, settings.lent, user)
     status = os.fstat(writable)
     if [status.st_dev, status.st_ino] != [*settings.workspace_identity]:
         raise OSError(f"{settings.workspace} was replaced")
@@ -375,19 +375,23 @@ def _show(tree: int, place: str) -> None:
     _attach(tree, place)
 
 
-def _trees(paths: Sequence[str], user: PrivateUser | None) -> tuple[Sequence[int], PrivateUser | None]:
-    """A tree for each path. With the ``user``, or ``None`` if a file system cannot lend it root's files."""
+def _trees(
+    workspace: str, paths: Sequence[str], lent: Sequence[str], user: PrivateUser | None
+) -> tuple[Sequence[int], PrivateUser | None]:
+    """A tree for the workspace, and for each path. With the ``user``, or ``None`` if a file system cannot lend it root's files."""
     trees: list[int] = []
+    # whatever else root has to itself stays so
+    to_lend = [workspace, *map(os.path.realpath, lent)]
     try:
-        for path in paths:
-            is_lent = not any(_is_below(path, above) for above in _WITHOUT_OWNERS)
+        for path in (workspace, *paths):
+            is_lent = path in to_lend and not any(_is_below(path, above) for above in _WITHOUT_OWNERS)
             trees.append(_tree(path, user if is_lent else None))
     except OSError:
         for tree in trees:
             os.close(tree)
         if user is None:
             raise
-        return _trees(paths, None)
+        return _trees(workspace, paths, lent, None)
     return trees, user
 
 
