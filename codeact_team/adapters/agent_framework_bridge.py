@@ -29,6 +29,7 @@ from codeact_team.tools.sources import (
     Piece,
     ToolSource,
     pieces_of,
+    require_bounded,
     schema_of_returned,
 )
 from codeact_team.tools.toolbox import Offer, assemble
@@ -86,6 +87,11 @@ class FrameworkFunctions(ToolSource):
 
     async def list_tools(self) -> Catalog:
         return self._catalog
+
+    def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
+        if (model := self._functions[tool.name].input_model) is not None:
+            require_bounded(model, arguments)
+        return Arguments(arguments)
 
     async def call(
         self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken

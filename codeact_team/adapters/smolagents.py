@@ -101,7 +101,7 @@ class CodeactPythonExecutor(PythonExecutor):
 
     def _call(self, name: str, arguments: str) -> str | None:
         """Call a tool of the agent, for ``smolagents_bridge``. The final answer has no result."""
-        positional, named = bridge.loads(arguments)
+        positional, named = bridge.loads(arguments, is_hostile=True)
         value = self._tools[name](*positional, **named)
         if name == FINAL_ANSWER:
             self._answers.append(value)

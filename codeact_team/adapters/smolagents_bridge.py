@@ -58,13 +58,52 @@ def dumps(value: Any) -> str:
     return json.dumps(_to_plain(value))
 
 
-def loads(text: str) -> Any:
-    """Read what ``dumps`` has written, or hostile text, which makes no other objects.
+def loads(text: str, *, is_hostile: bool = False) -> Any:
+    """Read what ``dumps`` has written.
+
+    Args:
+        text: What it has written, or any text. It makes no other objects.
+        is_hostile: Whether it has to be read in time that is linear in its length.
 
     Raises:
         Exception: Of any type, if it is something else.
     """
-    return _from_plain(json.loads(text))
+    plain = json.loads(text)
+    if is_hostile and _comparisons(plain) > _MOST_COMPARISONS:
+        raise ValueError(
+            "its sets, or the keys of its mappings, hold too many values that are no texts or small numbers"
+        )
+    return _from_plain(plain)
+
+
+_MOST_COMPARISONS = 10_000_000
+"""So many take about a second."""
+_LEAST_CHOSEN = 2**61 - 1
+"""Python's hash of a number is the number modulo this, so that code can write many values with the same one."""
+
+
+def _comparisons(plain: Any) -> int:
+    """How often values would be compared if all those whose hashes code can choose had the same one."""
+    comparisons = 0
+    waiting: list[Any] = [plain]
+    while waiting:
+        value = waiting.pop()
+        kind = _type_of(value)
+        if issubclass(kind, list):
+            waiting += value
+        elif issubclass(kind, dict):
+            waiting += value.values()
+            hashed: Any = value.get("value") if value.get(_TYPE) in ("set", "frozenset", "dict") else None
+            if issubclass(_type_of(hashed), list):
+                keys: list[Any] = [item[0] if value[_TYPE] == "dict" else item for item in hashed]
+                comparisons += sum(map(_is_chosen, keys)) ** 2 // 2
+    return comparisons
+
+
+def _is_chosen(value: Any) -> bool:
+    if isinstance(value, (int, float)):
+        return not -_LEAST_CHOSEN < value < _LEAST_CHOSEN
+    return value is not None and not isinstance(value, str)
 
 
 def _to_plain(value: Any) -> Any:

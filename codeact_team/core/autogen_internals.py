@@ -27,7 +27,7 @@ from autogen_core.code_executor._func_with_reqs import import_to_str as import_t
 from autogen_core.model_context import BufferedChatCompletionContext
 from autogen_core.model_context._buffered_chat_completion_context import BufferedChatCompletionContextConfig
 from autogen_core.models import ChatCompletionClient, ModelInfo
-from autogen_core.tools import FunctionTool, ToolOverride
+from autogen_core.tools import BaseTool, FunctionTool, StaticWorkbench, ToolOverride, Workbench
 from autogen_ext.code_executors._common import build_python_functions_file as build_python_functions_file
 from autogen_ext.code_executors._common import to_stub as to_stub
 from pydantic import BaseModel
@@ -47,6 +47,14 @@ _WITH_MODEL_TABLE = tuple(f"autogen_ext.models.{maker}" for maker in ("openai", 
 _OURS = f"{__name__.partition('.')[0]}."
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None), dict, set})
 """Kinds of which there are many where no part is looked for."""
+
+
+def tools_inside(workbench: Workbench) -> Mapping[str, BaseTool[Any, Any]]:
+    """The tools of a workbench that is nothing but a list of them, by the names that it offers; of another one, none."""
+    if not isinstance(workbench, StaticWorkbench):
+        return {}
+    names = {original: name for name, original in workbench._override_name_to_original.items()}
+    return {names.get(tool.name, tool.name): tool for tool in workbench._tools}
 
 
 def reads_past_versions(component: ComponentClass) -> bool:

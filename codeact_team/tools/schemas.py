@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -270,6 +270,11 @@ class SchemaChecker:
         if _measure(schema, 10 * MAX_DEPTH) is None:
             raise ValueError("it is nested too deeply")
         self._expansion = Expansion(schema)
+        keywords = [*_keywords(schema)]
+        self._required = sum(
+            len(value) for name, value in keywords if name == "required" and isinstance(value, list)
+        )
+        self._names_are_checked = any(name == "propertyNames" for name, _ in keywords)
         try:
             self._validator = jsonschema_rs.validator_for(
                 dict(schema),
@@ -305,7 +310,9 @@ class SchemaChecker:
             ) from None
         # the iteration over errors, unlike the check, remembers nothing in a recursion
         levels = size.depth if self._expansion.is_recursive else 1
-        if size.values * self._expansion.checks**levels > _MAX_EXPLAINED_WORK:
+        # each error holds a copy of what it is about; each name that does not fit makes one about the whole mapping
+        copies = self._required * size.depth + (size.most if self._names_are_checked else 0)
+        if size.values * (self._expansion.checks**levels + copies) > _MAX_EXPLAINED_WORK:
             raise ValueError(f"the {self._name} {self._does} not fit {self._schema_name}")
         errors = islice(self._validator.iter_errors(value), _MAX_PROBLEMS)
         raise ValueError(
@@ -314,23 +321,38 @@ class SchemaChecker:
 
 
 class _Size(NamedTuple):
+    """How deep a value is nested, how many values it holds in all, and how many one part of it holds at most."""
+
     depth: int
     values: int
+    most: int
 
 
 def _measure(value: JsonValue | Schema, most: int) -> _Size | None:
     """Measure a value; ``None`` if it is nested more than ``most`` levels deep."""
     level: list[Any] = [value]
-    values = 0
+    values = largest = 0
     for depth in range(1, most + 2):
         values += len(level)
-        level = [inner for item in level for inner in _inside(item)]
-        if not level:
-            return _Size(depth, values)
+        inside = [held for item in level if (held := _inside(item))]
+        if not inside:
+            return _Size(depth, values, largest)
+        largest = max(largest, *map(len, inside))
+        level = [inner for held in inside for inner in held]
     return None
 
 
-def _inside(value: JsonValue) -> Iterable[JsonValue]:
+def _keywords(schema: Schema) -> Iterator[tuple[str, JsonValue]]:
+    """Yield what stands under each key anywhere in a schema."""
+    level: list[JsonValue] = [cast("JsonValue", schema)]
+    while level:
+        for item in level:
+            if isinstance(item, dict):
+                yield from item.items()
+        level = [inner for item in level for inner in _inside(item)]
+
+
+def _inside(value: JsonValue) -> Collection[JsonValue]:
     """The values that a list or a dictionary holds."""
     if isinstance(value, dict):
         return value.values()

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from io import BytesIO
 from itertools import islice
 from typing import Any, cast
@@ -26,11 +26,12 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from codeact_team.core.autogen_internals import function_of
+from codeact_team.core.autogen_internals import function_of, tools_inside
 from codeact_team.core.execution import Artifact
 from codeact_team.core.providers import resolve_function
 from codeact_team.core.visibility import clean, cut
 from codeact_team.errors import CodeActTeamError, SettingError, WorkbenchError
+from codeact_team.tools.model_reader import ModelReader
 from codeact_team.tools.schemas import ANYTHING, Schema
 
 Piece = JsonValue | Artifact
@@ -204,6 +205,21 @@ class ToolSource(ABC):
         return WorkbenchError(f"{self.label}: {message}")
 
 
+_reader = lru_cache(1024)(ModelReader[BaseModel])
+"""The same for the same model: tools are called again and again."""
+
+
+def require_bounded(model: type[BaseModel], arguments: dict[str, JsonValue]) -> None:
+    """Raise :class:`ToolFailed` if it would take somebody else too long to read these arguments into a model."""
+    try:
+        _reader(model).require_bounded(arguments)
+    except ValueError as error:
+        raise ToolFailed(str(error)) from None
+    except (PydanticUserError, AttributeError):
+        # a type that has no schema, such as Pydantic's class of all models: the tool states one of its own
+        return
+
+
 class AnyWorkbench(ToolSource):
     """Any workbench of AutoGen's interface. It is started and stopped here."""
 
@@ -239,6 +255,11 @@ class AnyWorkbench(ToolSource):
         except Exception as error:  # any, of somebody's workbench
             raise WorkbenchError(f"{self.label} does not list its tools: {describe_error(error)}") from error
         return Catalog(tools)
+
+    def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
+        if (inner := tools_inside(self._workbench).get(tool.name)) is not None:
+            require_bounded(inner.args_type(), arguments)
+        return Arguments(arguments)
 
     async def call(
         self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken
@@ -375,15 +396,18 @@ class PythonTools(ToolSource):
     def read(self, tool: ListedTool, arguments: dict[str, JsonValue]) -> Arguments:
         given = self._tools[tool.name]
         if type(given).run_json is not _RUN_JSON:
+            require_bounded(given.args_type(), arguments)
             return Arguments(arguments)
         try:
-            return Arguments(arguments, given.args_type().model_validate(arguments))
+            return Arguments(arguments, _reader(given.args_type()).read(arguments))
         except ValidationError as error:
             problems = (
                 f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
                 for item in error.errors(include_url=False, include_context=False, include_input=False)[:3]
             )
             raise ToolFailed("; ".join(problems)) from None
+        except ValueError as error:
+            raise ToolFailed(str(error)) from None
 
     async def call(
         self, tool: ListedTool, arguments: Arguments, cancellation_token: CancellationToken

@@ -133,6 +133,34 @@ def test_hostile_text_is_an_error(content: Any) -> None:
     assert not isinstance(error.value, AssertionError)
 
 
+ALIKE = [(2**61 - 1) * number for number in range(5_000)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {":type": "set", "value": ALIKE},
+        {":type": "frozenset", "value": [{":type": "Decimal", "value": str(number)} for number in ALIKE]},
+        {":type": "dict", "value": [[number, 1] for number in ALIKE]},
+        [{":type": "set", "value": ALIKE[:2500]}] * 4,
+    ],
+    ids=["set", "decimals", "keys", "several"],
+)
+def test_hostile_text_with_values_of_one_hash_is_an_error(content: Any) -> None:
+    with pytest.raises(ValueError, match="too many values that are no texts or small numbers"):
+        loads(json.dumps(content), is_hostile=True)
+
+
+def test_large_sets_that_cost_little_pass() -> None:
+    value = [
+        {*range(50_000)},
+        {f"{number:x}" for number in range(50_000)},
+        {*ALIKE[:2000]},
+        dict.fromkeys(range(50_000)),
+    ]
+    assert loads(dumps(value), is_hostile=True) == value
+
+
 @pytest.mark.long
 def test_the_type_of_an_array_cannot_be_made_up() -> None:
     pytest.importorskip("numpy")

@@ -75,6 +75,21 @@ def test_the_text_is_bounded_whatever_was_passed() -> None:
     assert len(problem(of(**{"k" * 5000: {"type": "null"}}), {"k" * 5000: 1})) < 200
 
 
+def test_many_wrong_names_are_not_told_one_by_one() -> None:
+    """The checker makes an error of each, which holds a copy of the whole mapping."""
+    schema = of(parts={"type": "object", "propertyNames": {"enum": ["bolt", "gear"]}})
+    assert '"bolt"' in problem(schema, {"parts": {"nut": 1, "pin": 2}})
+    many = {f"x{n}": 1 for n in range(6000)}
+    assert problem(schema, {"parts": many}) == "the arguments do not fit the tool's schema"
+
+
+def test_many_missing_fields_are_not_told_one_by_one() -> None:
+    row = {"type": "object", "required": [f"field{n}" for n in range(200)]}
+    schema = of(rows={"type": "array", "items": row})
+    assert '"field0" is a required property' in problem(schema, {"rows": [{}]})
+    assert problem(schema, {"rows": [{}] * 1000}) == "the arguments do not fit the tool's schema"
+
+
 def test_deep_arguments_are_refused() -> None:
     deep: Any = []
     for _ in range(MAX_DEPTH):

@@ -30,6 +30,7 @@ from codeact_team.core.quoting import make_json_inert
 from codeact_team.core.visibility import clean
 from codeact_team.errors import SettingError
 from codeact_team.models.structured import UnreadableAnswer, read_value
+from codeact_team.tools.model_reader import ModelReader
 from codeact_team.tools.schemas import SchemaChecker
 
 _IF_ANSWER = "If that was your answer, give it again as it is."
@@ -324,7 +325,7 @@ class OutputSchema:
 
     def __init__(self, given: Mapping[str, Any] | type[BaseModel]) -> None:
         self.schema = as_schema(given)
-        self._model = given if isinstance(given, type) else None
+        self._reader = ModelReader(given, name="answer") if isinstance(given, type) else None
         try:
             self._checker = SchemaChecker(self.schema, name="answer", schema_name="the schema")
         except ValueError as error:
@@ -357,8 +358,9 @@ class OutputSchema:
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
             self._checker.check(value)
-            if self._model is not None:
-                self._model.model_validate_json(text)
+            if self._reader is not None:
+                self._reader.require_bounded(value)
+                self._reader.model.model_validate_json(text)
         except ValidationError as error:
             raise Misfit(_described(error)) from None
         except (ValueError, RecursionError) as error:
