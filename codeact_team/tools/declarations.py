@@ -347,10 +347,11 @@ def _parameters(annotator: Annotator, document: SchemaDocument) -> Iterator[Para
     keys = list(fields.schemas) + sorted(fields.required - set(fields.schemas))
     names = dict(zip(keys, assign(keys, "arg"), strict=True))
     first_required = [key for key in keys if key in fields.required]
-    last = max((keys.index(key) for key in first_required), default=-1)
+    last = max((place for place, key in enumerate(keys) if key in fields.required), default=-1)
     # an optional one before a required one has to move behind it, and is keyword-only then
     optional = [key for key in keys[last + 1 :] if key not in fields.required]
     moved = [key for key in keys[: last + 1] if key not in fields.required]
+    are_moved = {*moved}
     for key in (*first_required, *optional, *moved):
         schema = fields.schemas.get(key, ANYTHING)
         yield Parameter(
@@ -359,7 +360,7 @@ def _parameters(annotator: Annotator, document: SchemaDocument) -> Iterator[Para
             annotation=annotator.annotation(document, schema, key),
             required=key in fields.required,
             default=() if key in fields.required else _default(document, schema),
-            keyword_only=key in moved,
+            keyword_only=key in are_moved,
             about=_about(document, schema, key),
         )
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from autogen_core import CancellationToken
-from autogen_ext.tools.mcp import McpServerParams, McpWorkbench, StdioServerParams, create_mcp_server_session
+from autogen_ext.tools.mcp import McpServerParams, McpWorkbench, StdioServerParams
 from mcp import ClientSession, McpError, types
 from pydantic import BaseModel, JsonValue
 
@@ -30,6 +30,7 @@ from codeact_team.core.execution import Artifact
 from codeact_team.core.redaction import Redactor, add_secrets
 from codeact_team.core.visibility import cut
 from codeact_team.errors import WorkbenchError
+from codeact_team.tools.mcp_transport import open_session
 from codeact_team.tools.schemas import Schema, as_schema
 from codeact_team.tools.sources import (
     Arguments,
@@ -54,6 +55,8 @@ LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream,
 logger = logging.getLogger(__name__)
 
 _MAX_PAGES = 200
+MAX_LISTED = 8 << 20
+"""Bytes of all tools that a server lists."""
 _CLOSE_SECONDS = 5
 """Seconds that a server may take to close before the connection is cut."""
 _FAREWELL_SECONDS = 0.2
@@ -65,6 +68,10 @@ class Connection:
 
     Its session is entered and left in one task, as MCP's client demands. Requests may come from any task of the same
     event loop, and run in parallel. They raise the errors of MCP's client.
+
+    Attributes:
+        server_name: What the server calls itself.
+        problem: Why the connection was ended, if the server has sent what it may not; it continues "the server".
     """
 
     def __init__(self, workbench: McpWorkbench) -> None:
@@ -74,6 +81,7 @@ class Connection:
         self._session: ClientSession | None = None
         self._closing = asyncio.Event()
         self.server_name = ""
+        self.problem: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -98,8 +106,8 @@ class Connection:
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
         try:
-            async with create_mcp_server_session(
-                self._workbench.server_params, sampling_callback=sampling_of(self._workbench)
+            async with open_session(
+                self._workbench.server_params, sampling_of(self._workbench), self._fail
             ) as session:
                 self.server_name = (await session.initialize()).serverInfo.name
                 self._session = session
@@ -116,6 +124,10 @@ class Connection:
                 raise
             logger.info("the connection to an MCP server has ended with an error: %s", type(error).__name__)
 
+    def _fail(self, problem: str) -> None:
+        self.problem = self.problem or problem
+        self._closing.set()
+
     async def close(self) -> None:
         """Close the connection if it was opened here. Idempotent."""
         if (owner := self._owner) is None:
@@ -129,11 +141,15 @@ class Connection:
     async def list_tools(self) -> list[types.Tool]:
         """List the tools on all pages."""
         tools: list[types.Tool] = []
+        size = 0
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
             result = await self._request(types.ListToolsRequest(params=page), types.ListToolsResult)
             tools += result.tools
+            size += sum(len(tool.model_dump_json()) for tool in result.tools)
+            if size > MAX_LISTED:
+                raise ValueError(f"its tools have more than {MAX_LISTED >> 20} MiB")
             if (cursor := result.nextCursor) is None:
                 return tools
         raise ValueError(f"it lists its tools on more than {_MAX_PAGES} pages")
@@ -471,7 +487,8 @@ class McpServer(ToolSource):
             code = leaf.error.code if isinstance(leaf, McpError) else 0
             if isinstance(leaf, LOST) or code == types.CONNECTION_CLOSED:
                 self._lost = True
-                reasons.append("the server has ended, or closed the connection")
+                problem = self._connection.problem or "has ended, or closed the connection"
+                reasons.append(f"the server {problem}")
             elif isinstance(leaf, TimeoutError) or code == _TIMED_OUT:
                 reasons.append(f"no answer in time ({limits} of its parameters)")
             elif isinstance(leaf, OSError) and is_program:

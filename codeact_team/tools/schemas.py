@@ -154,6 +154,7 @@ class Expansion:
 
     def __init__(self, schema: Schema) -> None:
         self._root = schema
+        self._looked_at = 0
         self.is_recursive = False
         self.checks = self._count(schema, 0, iter, {})
         if self.is_recursive:
@@ -196,6 +197,9 @@ class Expansion:
         name, _, fragment = reference.partition("#")
         ending = name.rpartition("/")[2]
         for part in [self._root, *self._named]:
+            self._looked_at += 1
+            if self._looked_at > MAX_CHECKS:
+                raise ValueError(_TOO_MANY)
             if fragment and not fragment.startswith("/"):
                 if fragment in [str(part.get(naming)).removeprefix("#") for naming in _NAMING]:
                     yield cast("JsonValue", part)

@@ -175,18 +175,19 @@ def assemble(catalogs: Catalogs) -> Offer:
     if sum(len(catalog.tools) for _, catalog in catalogs) > MAX_TOOLS:
         raise _largest(catalogs).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
     tools: list[OfferedTool] = []
+    size = 0
     for name, listed, source in _named(catalogs):
         try:
-            tools.append(OfferedTool(name, listed, source))
+            tools.append(tool := OfferedTool(name, listed, source))
         except (ValueError, TypeError, RecursionError) as error:
             text = f"the schema of the tool {listed.name[:100]!r} cannot be used: {error}"
             raise source.error(text) from error
-    size = sum(tool.size for tool in tools)
-    if size > MAX_DECLARATIONS:
-        raise _largest(catalogs).error(
-            f"the descriptions of {len(tools)} tools have {size:,} bytes together, and may have "
-            f"{MAX_DECLARATIONS:,}; offer fewer tools"
-        )
+        # each takes its time
+        size += tool.size
+        if size > MAX_DECLARATIONS:
+            raise _largest(catalogs).error(
+                f"the descriptions of tools have more than {MAX_DECLARATIONS:,} bytes together: offer fewer tools"
+            )
     return Offer(tools)
 
 
