@@ -15,13 +15,23 @@ from signal import SIGKILL
 from typing import Any, Protocol
 
 from codeact_team.errors import CodeActTeamError
-from codeact_team.sandbox.system.kernel import prctl
+from codeact_team.sandbox.system.kernel import PR_SET_PDEATHSIG
 
 Message = dict[str, Any]
 """JSON data."""
 GRACE = 20.0
 """Seconds that a child has to end in order."""
-_PR_SET_PDEATHSIG = 1
+_PROGRAM = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl({option}, {number})
+if os.getppid() != {parent}:
+    os._exit(1)
+from {module} import main
+main()
+"""
+"""What a child runs. It ends with its parent also while it imports, which takes longest."""
 
 
 class WorkerLostError(Exception):
@@ -92,14 +102,14 @@ class ChildProcess(PipeChannel):
             "-P",
             "-c",
             # not by -m, so that its classes belong to the module, and not to `__main__`
-            f"from {module} import main; main()",
+            _PROGRAM.format(option=PR_SET_PDEATHSIG, number=SIGKILL.value, parent=os.getpid(), module=module),
             stdin=PIPE,
             stdout=PIPE,
             # a terminal sends its signals to the parent only, which stops its children in order
             start_new_session=True,
         )
         child = cls(process)
-        child.send({"path": sys.path, "parent": os.getpid()})
+        child.send({"path": sys.path})
         return child
 
     async def receive(self) -> Message:
@@ -151,7 +161,7 @@ def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
 
 
 async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
-    """Connect a child to its parent, which it will not outlive, by the descriptors of :func:`take_standard_streams`."""
+    """Connect a child to its parent by the descriptors of :func:`take_standard_streams`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
@@ -159,10 +169,7 @@ async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(outgoing, "wb", 0)
     )
     channel = PipeChannel(reader, asyncio.StreamWriter(transport, protocol, None, loop))
-    place = await channel.receive()
-    if sys.platform == "linux":
-        prctl(_PR_SET_PDEATHSIG, SIGKILL)
-    if place is None or os.getppid() != place["parent"]:
+    if (place := await channel.receive()) is None:
         os._exit(1)
     sys.path[:] = place["path"]
     return channel
