@@ -202,6 +202,8 @@ def run_command(
         raise SettingError("--json prints all events, and --quiet the answer only: leave one of them out")
     # before the answer, which may be written there, too
     runner.files.make()
+    if output is not None:
+        runner.recording.answer_file = str(output.absolute())
     listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, answer_last=True)
     runner.dispatcher.listen(listener, essential=True)
     runner.dispatcher.listen(hint)

@@ -140,7 +140,7 @@ def resume(
     What models, tools and people have answered is known from its journal, and asked of nobody again. Code of a session
     runs again, to bring back its variables. What was under way when the run ended is not done again, but told as unknown,
     unless it can do no harm. Of a run that has come to its end, what has not been delivered is: its answer, and with -o and
-    --out, what these ask for.
+    --out, what these ask for. Without them, your own run writes to where it was told to when it began.
 
     Exit codes: as those of run.
     """
@@ -152,8 +152,10 @@ def resume(
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat
         from codeact_team.runs.journal.run_directory import find_run
-        from codeact_team.runs.resuming import resumed
+        from codeact_team.runs.resuming import resumed, wanted_by_its_user
 
+        directory = find_run(run, run_dir)
+        before = wanted_by_its_user(directory)
         hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
             changes = changes_of(overrides)
@@ -162,14 +164,14 @@ def resume(
                 resumed,
                 overrides=changes,
                 policy=policy,
-                out=out,
+                out=out or before.files_directory,
                 record_mib=record_mib,
                 sync=sync,
                 keeps_workspace=True,
                 again=output is not None or out is not None,
                 confirm=confirming(screen, as_json=as_json),
             )
-            runner, task = again(find_run(run, run_dir))
+            runner, task = again(directory)
             patient = PatientCalls(retries)
             patient.attach(runner)
             if isinstance(runner, TeamChat):
@@ -190,7 +192,7 @@ def resume(
                     runner,
                     task,
                     seconds=timeout,
-                    output=output,
+                    output=output or before.answer_file,
                     hint=hint,
                     as_json=as_json,
                     quiet=quiet,

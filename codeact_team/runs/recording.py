@@ -71,6 +71,8 @@ class Recording:
         copies: Where files of the run were copied to before it was resumed.
         fail: Ends the run by an error of its journal, whatever agents and code make of that.
         stop: Stops the work on an input of a chat, as a person does.
+        answer_file: Where the answer of a new run is written to, which a resume does as well; an absolute path.
+        files_directory: The same of its files.
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Recording:
         self.copies: Sequence[str] = ()
         self.fail: Callable[[JournalError], object] = lambda _: None
         self.stop: Callable[[], object] = lambda: None
+        self.answer_file: str | None = None
+        self.files_directory: str | None = None
 
     @property
     def calls_tools(self) -> bool:
@@ -203,6 +207,8 @@ class Recording:
                 working_directory=os.getcwd(),
                 versions=dict(_versions()),
                 is_chat=is_chat,
+                answer_file=self.answer_file,
+                files_directory=self.files_directory,
             )
             recorder = self.recorder = Recorder.create(
                 directory.path.parent,

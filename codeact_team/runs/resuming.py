@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted, last_key
@@ -30,6 +31,27 @@ from codeact_team.runs.run import TeamRun
 
 _CONDITIONS = ("termination_condition", "conditions")
 """Parts that only decide when to end: they may change."""
+
+
+class Wanted(NamedTuple):
+    """Where the user of a run wants its answer and its files; ``None`` for nowhere."""
+
+    answer_file: Path | None = None
+    files_directory: Path | None = None
+
+
+def wanted_by_its_user(directory: RunDirectory) -> Wanted:
+    """Where this user wanted the answer and the files of a run when it began. Of a stranger's run nothing is known. Blocks.
+
+    Raises:
+        JournalError: If the description of the run cannot be read.
+    """
+    if directory.chain() is None:
+        return Wanted()
+    about = directory.about()
+    return Wanted(
+        *(None if path is None else Path(path) for path in (about.answer_file, about.files_directory))
+    )
 
 
 def resumed(

@@ -129,6 +129,8 @@ class TeamRun:
         if not isinstance(record, Recording):
             record = Recording(record, mib=record_mib, sync=sync)
         record.fail, record.stop = self._fail, partial(self.stop, Signals.SIGINT)
+        if out is not None:
+            record.files_directory = os.path.abspath(os.path.expanduser(out))
         self.recording = record
         self.files = RunFiles(out, record)
         self._keeps_workspace = keeps_workspace

@@ -20,6 +20,7 @@ from support.small_disk import leave_free, small_disk
 from support.waiting import is_below, until
 
 from codeact_team.runs.journal.log import read_log
+from codeact_team.runs.resuming import wanted_by_its_user
 
 STORY = stories.Story(
     stories.coder(settings=stories.CONFINED),
@@ -62,18 +63,31 @@ def test_a_run_that_is_killed_between_its_end_and_its_delivery_is_delivered_by_r
         alone, killed = tmp_path / "alone", tmp_path / "killed"
         alone.mkdir()
         killed.mkdir()
-        assert start(alone, server, STORY, 0)[0] == 0
+        assert start(alone, server, STORY, 0, "after", *WANTED)[0] == 0
         entries = {entry.get("type"): n for n, entry in enumerate(read_log(last_run(alone).lines), 1)}
         nth = entries[kind] if kind in entries else entries["result"] + 1
-        code, stdout, _ = start(killed, server, STORY, nth, "before" if kind == "delivered" else "after")
+        when = "before" if kind == "delivered" else "after"
+        code, stdout, _ = start(killed, server, STORY, nth, when, *WANTED)
         asked = len(server.requests)
         assert (code, stdout == "") == (-9, kind != "delivered")
-        code, stdout, stderr = resume(killed, server, 0, "after", *WANTED)
+        # to where it was told to when it began
+        code, stdout, stderr = resume(killed, server)
         assert (code, stdout.strip(), len(server.requests)) == (0, STORY.answer.strip(), asked), stderr
         assert got(killed) == (STORY.answer.strip(), REPORT)
         assert (killed / "effects.txt").read_text() == "5\n"
         code, _, stderr = resume(killed, server)
         assert (code, "there is nothing to go on with" in stderr) == (2, True)
+
+
+def test_where_a_run_of_somebody_else_wants_its_answer_is_not_known(tmp_path: Path) -> None:
+    """It would overwrite files of whoever resumes it."""
+    with ScriptedServer.in_thread(STORY.reply) as server:
+        assert start(tmp_path, server, STORY, 0, "after", *WANTED)[0] == 0
+    run = last_run(tmp_path)
+    assert wanted_by_its_user(run) == (tmp_path / "answer.txt", tmp_path / "out")
+    about = run.path / "run.json"
+    about.write_text(about.read_text().replace("answer.txt", "other.txt"))
+    assert wanted_by_its_user(run) == (None, None)
 
 
 @pytest.mark.long

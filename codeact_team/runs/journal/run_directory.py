@@ -53,6 +53,8 @@ class About(BaseModel):
         seal: Authenticates all this; ``None`` where nothing does.
         sealed_by: The name of the key; empty for that of a user.
         is_chat: Whether a person gives the tasks, in a chat.
+        answer_file: The absolute path of the file that the answer is written to, if it is.
+        files_directory: The absolute path of the directory that the files are copied to, if they are.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -70,6 +72,8 @@ class About(BaseModel):
     seal: str | None = None
     sealed_by: str = ""
     is_chat: bool = False
+    answer_file: str | None = None
+    files_directory: str | None = None
 
     @property
     def is_of_program(self) -> bool:
@@ -88,8 +92,9 @@ class About(BaseModel):
         )
 
     def _described(self) -> bytes:
-        # the seals of others do not know this field
-        left_out = {"seal"} if self.is_chat else {"seal", "is_chat"}
+        # the seals of earlier versions do not know these fields
+        later = ("is_chat", "answer_file", "files_directory")
+        left_out = {"seal", *(name for name in later if not getattr(self, name))}
         return json.dumps(self.model_dump(mode="json", exclude=left_out), sort_keys=True).encode()
 
 
