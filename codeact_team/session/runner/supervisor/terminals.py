@@ -7,16 +7,22 @@ programs make for themselves are elsewhere.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import sys
 from contextlib import suppress
 
-from codeact_team.sandbox.system.kernel import MOVE, PROCESS_TERMINALS, READ_FILE, WRITE_FILE, allow
+from codeact_team.sandbox.system.kernel import (
+    MOVE,
+    PROCESS_TERMINALS,
+    READ_FILE,
+    WRITE_FILE,
+    allow,
+    checked,
+    libc,
+)
 
-_NAME, _LOCK = 0x80045430, 0x40045431
-"""TIOCGPTN and TIOCSPTLCK; other numbers on a few old architectures, which then have no terminals apart."""
 _DEVICES = "/dev"
+_NUMBER = b"tty-index:"
+"""Before the number of a terminal, in what the kernel tells of a descriptor of its master."""
 
 
 def open_terminal() -> tuple[int, int]:
@@ -24,11 +30,13 @@ def open_terminal() -> tuple[int, int]:
     flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
     try:
         master = os.open(f"{PROCESS_TERMINALS}/ptmx", flags)
-    except OSError:
+    except FileNotFoundError:
         return os.openpty()
     try:
-        fcntl.ioctl(master, _LOCK, bytes(4))
-        number = int.from_bytes(fcntl.ioctl(master, _NAME, bytes(4)), sys.byteorder)
+        checked(libc.unlockpt(master))
+        # not by ptsname, which knows only one directory of terminals
+        with open(f"/proc/self/fdinfo/{master}", "rb") as told:
+            [number] = [int(line.removeprefix(_NUMBER)) for line in told if line.startswith(_NUMBER)]
         return master, os.open(f"{PROCESS_TERMINALS}/{number}", flags)
     except BaseException:
         os.close(master)
