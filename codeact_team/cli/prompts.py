@@ -11,10 +11,11 @@ import stat
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -171,15 +172,21 @@ class ApprovalPrompt:
         lines = await asyncio.to_thread(lambda: [*self._screen.quoted(question.details, language)])
         if question.reason:
             lines.append(Text(question.shown_reason, "yellow"))
-        size = max(_SHORTEST_PAGE, self._screen.height - _LINES_AROUND_A_PAGE)
-        for start in range(0, len(lines), size):
-            if start:
-                prompt = f"{start} of {len(lines)} lines shown. Enter for more, n no > "
-                if text := (await _enter(prompt, _read_turn, _PAGE_HINT)).strip():
-                    return read_answer(text)
-            for line in lines[start : start + size]:
-                say(line)
-        return None
+        refusal = await _show_pages(lines, self._screen.height, say)
+        return read_answer(refusal) if refusal else None
+
+
+async def _show_pages(lines: Sequence[Text], height: int, say: Say) -> str:
+    """Show lines a page at a time, so that none leaves the screen unread. Returns what a person has entered who refuses."""
+    size = max(_SHORTEST_PAGE, height - _LINES_AROUND_A_PAGE)
+    for start in range(0, len(lines), size):
+        if start:
+            prompt = f"{start} of {len(lines)} lines shown. Enter for more, n no > "
+            if text := (await _enter(prompt, _read_turn, _PAGE_HINT)).strip():
+                return text
+        for line in lines[start : start + size]:
+            say(line)
+    return ""
 
 
 def _read_turn(text: str) -> bool | None:
@@ -238,23 +245,34 @@ def _confirm(screen: Screen, run: ForeignRun) -> Collection[str] | None:
         f"{not_yours}, or was changed since. Whoever has written it chooses what code runs, what your tools are called "
         "with, and what counts as approved",
     )
-    screen.text("── its task", "bold yellow")
-    screen.quote(all_visible(task), None)
-    if run.config is not None:
-        screen.text("── its config", "bold yellow")
-        screen.quote(all_visible(config), "yaml")
-    if run.wanted:
-        screen.text("── it asks for", "bold yellow")
-        screen.quote(all_visible("\n".join(run.wanted)), None)
-    if not _agrees("Go on with this run? y yes, n no > "):
+    parts = {
+        "its task": (task, None),
+        "its config": (config, "yaml"),
+        "it asks for": ("\n".join(run.wanted), None),
+    }
+    lines: list[Text] = []
+    for title, (text, language) in parts.items():
+        if text or title == "its task":
+            lines += [Text(f"── {title}", "bold yellow"), *screen.quoted(all_visible(text), language)]
+    if not _agrees(_has_read(lines, screen)):
+        return None
+    if not _agrees(_ask("Go on with this run? y yes, n no > ")):
         return None
     question = "Give {} of this machine to its code and its models? y yes, n no > "
-    return [name for name in run.names if _agrees(question.format(all_visible(name)))]
+    return [name for name in run.names if _agrees(_ask(question.format(all_visible(name))))]
 
 
-def _agrees(prompt: str) -> bool:
+async def _has_read(lines: Sequence[Text], screen: Screen) -> bool:
+    return not await _show_pages(lines, screen.height, screen.styled_line)
+
+
+async def _ask(prompt: str) -> bool:
+    text = await _enter(prompt, _YES_OR_NO.fullmatch, "y allows it, n does not", erase=False)
+    return text.strip().lower().startswith("y")
+
+
+def _agrees(asking: Coroutine[Any, Any, bool]) -> bool:
     try:
-        text = asyncio.run(_enter(prompt, _YES_OR_NO.fullmatch, "y allows it, n does not", erase=False))
+        return asyncio.run(asking)
     except (EOFError, KeyboardInterrupt):
         return False
-    return text.strip().lower().startswith("y")

@@ -73,7 +73,11 @@ class Screen:
     def quote(self, text: str, language: str | None) -> None:
         """Print foreign text, highlighted if it is in a language; each line has an edge, also where it is broken."""
         for line in self.quoted(text, language):
-            self._print(line)
+            self.styled_line(line)
+
+    def styled_line(self, line: Text) -> None:
+        """Print a line, such as one of :meth:`quoted`."""
+        self._print(line)
 
     def quoted(self, text: str, language: str | None) -> Iterator[Text]:
         """The lines that :meth:`quote` prints, none of which the terminal breaks."""

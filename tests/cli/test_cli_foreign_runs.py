@@ -33,6 +33,33 @@ def test_a_person_is_asked_for_the_whole_and_then_for_each_key(tmp_path: Path, a
         assert (f"Say {KEY}" in terminal.text) == allowed
 
 
+@pytest.mark.parametrize("ending", ["y", pytest.param("n", marks=pytest.mark.long)])
+def test_what_is_longer_than_the_screen_is_paged_and_agreed_to_only_at_its_end(
+    tmp_path: Path, ending: str
+) -> None:
+    failing = "config.model_client.config.chat_completions=[]"
+    task = "\n".join(f"line_{number}" for number in range(1, 60))
+    codeact_team("run", talker(tmp_path, ["Hello."]), task, "-s", failing, cwd=tmp_path)
+    with on_a_terminal("resume", "last", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "other")) as terminal:
+        terminal.wait_for("lines shown. Enter for more, n no >")
+        assert "line_59" not in terminal.text
+        terminal.type("y", "\r")
+        terminal.wait_for("there is more to read before it can be allowed")
+        if ending == "n":
+            terminal.type("\x7f", "n", "\r")
+            terminal.end()
+            assert "line_59" not in terminal.text
+            return
+        terminal.type("\x7f", "\r")
+        terminal.wait_for("line_59")
+        terminal.wait_for("72 of ")
+        assert "Go on with this run?" not in terminal.text
+        terminal.type("\r")
+        terminal.wait_for("Go on with this run?")
+        terminal.type("n", "\r")
+        terminal.end()
+
+
 def test_a_line_break_in_a_run_s_name_is_shown_and_breaks_no_line(tmp_path: Path) -> None:
     failing = "config.model_client.config.chat_completions=[]"
     codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", "-s", failing, cwd=tmp_path)
