@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from autogen_core.models import ChatCompletionClient
 from pydantic import BaseModel
@@ -31,11 +31,12 @@ from codeact_team.config.models import (
     server_of,
     without_credentials,
 )
+from codeact_team.core.autogen_internals import is_class_of_mcp
 from codeact_team.core.notices import Notify
 from codeact_team.core.providers import schema_of
 from codeact_team.core.redaction import without_user_info
 from codeact_team.core.shipped import shipped_configs
-from codeact_team.errors import EngineError, SandboxError, SettingError
+from codeact_team.errors import CodeActTeamError, EngineError, SandboxError, SettingError
 from codeact_team.executors.confined import ConfinedExecutorConfig
 from codeact_team.executors.docker import DockerExecutorConfig
 from codeact_team.executors.packages.provision import Provision, interpreter_in
@@ -51,6 +52,8 @@ from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned
+from codeact_team.tools.sources import describe_error
+from codeact_team.tools.toolbox import Toolbox
 
 _ANSWER_TIMEOUT = 60
 """Seconds that the Python of an image gets to list its packages."""
@@ -113,10 +116,13 @@ async def examine(environ: Mapping[str, str] = os.environ) -> AsyncGenerator[Che
 async def examine_config(
     parts: Sequence[PlacedComponent], environ: Mapping[str, str] = os.environ
 ) -> AsyncGenerator[Check]:
-    """Find out by trial whether a valid config with these components can run here."""
+    """Find out by trial whether a valid config with these components can run here: its MCP servers are started, too."""
     yield _host_python()
     for check in _clients(parts, environ):
         yield check
+    for part in parts:
+        if (tried := await _tried(part, environ)) is not None:
+            yield tried
     confined = _settings(parts, ConfinedExecutorConfig)
     contained = _settings(parts, DockerExecutorConfig)
     for settings in confined:
@@ -328,6 +334,38 @@ def _model(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]
     info = part.config.get("model_info") or listed_info(part.component, part.config)
     able = f", with {abilities(info) or 'text alone'}" if info else ""
     yield Check("model", State.WORKS, f"{model}{at}{able}")
+
+
+async def _tried(part: PlacedComponent, environ: Mapping[str, str]) -> Check | None:
+    """What shows only when a client is made, or a server started; ``None`` if that says no more than other checks."""
+    if issubclass(part.component, ChatCompletionClient):
+        if missing_key(part.component, part.config, environ) or asks_no_model(part.component):
+            return None
+        try:
+            client: ChatCompletionClient = await asyncio.to_thread(_made, part)
+        except Exception as error:  # whatever a client raises, such as an ImportError
+            return Check("model", State.MISSING, f"the model client cannot be made: {describe_error(error)}")
+        await client.close()
+        return None
+    if not is_class_of_mcp(part.component):
+        return None
+    workbench = _made(part)
+    from codeact_team.tools.mcp import label_of
+
+    toolbox = Toolbox(workbenches=[workbench])
+    try:
+        tools = (await toolbox.offer()).tools
+    except CodeActTeamError as error:
+        return Check("tools", State.MISSING, str(error))
+    finally:
+        await toolbox.stop()
+    number = "1 tool" if len(tools) == 1 else f"{len(tools):,} tools"
+    return Check("tools", State.WORKS, f"MCP server {label_of(workbench.server_params)!r} has {number}")
+
+
+def _made(part: PlacedComponent) -> Any:
+    provider = f"{part.component.__module__}.{part.component.__qualname__}"
+    return part.component.load_component({"provider": provider, "config": part.config})
 
 
 def _key(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]:

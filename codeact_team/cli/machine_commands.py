@@ -131,7 +131,7 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what works on this machine, and what to do about the rest. No model is asked.
+    """Show what works on this machine, and what to do about the rest. No model is asked; MCP servers of a config are started.
 
     Exit codes: 0 if the config, or without one at least the quickstart, can run here, 2 if not.
     """

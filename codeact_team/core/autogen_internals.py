@@ -128,9 +128,14 @@ def replace_input(
 
 def is_of_mcp(workbench: object) -> bool:
     """Whether a workbench is AutoGen's for MCP: it ties to its token a coroutine, which cannot be cancelled."""
-    # where this was not imported, nothing is of its classes
+    return is_class_of_mcp(type(workbench))
+
+
+def is_class_of_mcp(kind: type) -> bool:
+    """Whether a class is AutoGen's workbench for MCP, or derived from it."""
+    # where this was not imported, nothing is
     mcp: Any = sys.modules.get("autogen_ext.tools.mcp")
-    return mcp is not None and isinstance(workbench, mcp.McpWorkbench)
+    return mcp is not None and issubclass(kind, mcp.McpWorkbench)
 
 
 def actor_of(workbench: McpWorkbench) -> McpSessionActor | None:

@@ -7,7 +7,6 @@ its values and its pieces are counted before it is parsed; a server that sends m
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -144,7 +143,7 @@ async def _program(params: StdioServerParams, fail: Fail) -> AsyncGenerator[_Str
     process = await anyio.open_process(
         [params.command, *params.args],
         env={**get_default_environment(), **(params.env or {})},
-        stderr=sys.stderr,
+        stderr=None,
         cwd=params.cwd,
         start_new_session=True,
     )

@@ -4,7 +4,9 @@ import asyncio
 import fcntl
 import json
 import os
+import re
 import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,6 +16,7 @@ from support.command_line import CONFINED, codeact_team, in_this_process, lines
 from support.executing import wait_until
 from support.forwarding import ROOTLESS, engine_with
 from support.openai_server import ScriptedServer
+from support.serving import LISTING_SERVER
 from test_cli_interrupts import end, running, sleepers, sleeps
 
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
@@ -269,3 +272,51 @@ def test_validate_tells_beside_its_verdict_what_a_config_lacks_here(tmp_path: Pa
     key, engine = result.stderr.splitlines()
     assert key.startswith("warning: team: the model needs a key, and OPENAI_API_KEY is not set: ")
     assert engine.startswith("warning: team: no container engine answers at unix:///nowhere")
+
+
+LATE = """
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+class LateClient(OpenAIChatCompletionClient):
+    def __init__(self, **config):
+        import a_package_that_is_missing
+"""
+
+
+@pytest.mark.long
+def test_doctor_tries_servers_and_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Validating starts nothing, so that it cannot know."""
+    (tmp_path / "late_client.py").write_text(LATE)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    told = json.dumps(["desk", [[{"name": "look", "inputSchema": {"type": "object"}}]]])
+    servers = [
+        {"type": "StdioServerParams", "command": sys.executable, "args": [LISTING_SERVER, told]},
+        {"type": "StdioServerParams", "command": "no-such-server", "args": ["--key", SECRET]},
+    ]
+    config = {
+        "provider": "codeact_team.CodeActAgent",
+        "config": {
+            "name": "coder",
+            "model_client": {
+                "provider": "late_client.LateClient",
+                "config": {"model": "gpt-4o", "api_key": SECRET},
+            },
+            "code_executor": {
+                "provider": "codeact_team.ConfinedSessionCodeExecutor",
+                "config": {"confinement": "best_effort"},
+            },
+            "workbench": [
+                {"provider": "autogen_ext.tools.mcp.McpWorkbench", "config": {"server_params": server}}
+                for server in servers
+            ],
+        },
+    }
+    (tmp_path / "coder.json").write_text(json.dumps(config))
+    options = (str(tmp_path / "coder.json"), "--allow-unsafe", "--allow", "late_client")
+    assert in_this_process("validate", *options).returncode == 0
+    result = in_this_process("doctor", *options)
+    assert result.returncode == 2
+    assert "No module named 'a_package_that_is_missing'" in result.stdout
+    assert re.search(r"✓ tools +MCP server .* has 1 tool\n", result.stdout)
+    assert re.search(r"✗ tools +MCP server 'no-such-server' does not start: .*installed", result.stdout)
+    assert SECRET not in result.stdout + result.stderr
