@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 _END_SECONDS = 1.0
-"""How long killed processes get to be gone: about a hundred times what they need."""
+"""How long new processes may turn up between those that are killed: about a hundred times what is needed to find them all."""
 _LEAST_PASSES = 20
-"""How many passes are made in any case: a busy machine may take the time away from this process, too."""
+"""How often they may turn up in any case: a busy machine may take the time away from this process, too."""
 _PAUSE = 0.001
 _ROUNDS_OF_STOPS = 8
 """How often new processes may turn up while their parents are stopped, before those found are killed."""
@@ -129,20 +129,20 @@ class ProcessTree:
         except (OSError, ValueError, IndexError):
             return None
 
-    def reap(self) -> int:
-        """Reap all children that have ended. Returns their number."""
-        count = 0
+    def reap(self) -> set[int]:
+        """Reap all children that have ended. Returns their ids."""
+        reaped: set[int] = set()
         try:
             while (ended := _reap_one())[0]:
                 pid, status = ended
-                count += 1
+                reaped.add(pid)
                 if pid in self._running or pid in self._watched:
                     self._running.discard(pid)
                     self._ended[pid] = status
             self.has_children = True
         except ChildProcessError:
             self.has_children = False
-        return count
+        return reaped
 
     def has(self, chosen: Choice) -> bool:
         """Whether any living descendant is chosen."""
@@ -165,13 +165,13 @@ class ProcessTree:
     def end(self, chosen: Choice) -> bool:
         """Kill the chosen descendants, and those that they start meanwhile. Returns whether none is left.
 
-        If some are, they had a second to end, and several passes were made.
+        Some are left if new ones turned up again and again for a second. Those that were killed are waited for as long as that
+        takes, which may be long on a busy machine: none survives.
         """
         deadline = time.monotonic() + _END_SECONDS
         killed: set[int] = set()
         passes = 0
         while passes < _LEAST_PASSES or time.monotonic() < deadline:
-            passes += 1
             # a process that forks and ends, again and again, may never be seen alive, but leaves something to reap
             reaped = self.reap()
             targets = self._stopped(chosen, killed)
@@ -181,6 +181,11 @@ class ProcessTree:
             self.has_killed_others = self.has_killed_others or not targets <= self._running
             for pid in targets:
                 self._signal(pid, signal.SIGKILL)
+            if targets | reaped <= killed:
+                # nothing new: the time that dying takes does not count
+                deadline = time.monotonic() + _END_SECONDS
+            else:
+                passes += 1
             killed |= targets
             time.sleep(_PAUSE)
         return False
