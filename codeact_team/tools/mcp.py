@@ -95,12 +95,17 @@ class Connection:
         seconds = None if isinstance(params, StdioServerParams) else params.timeout
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.ensure_future(self._own(ready))
+        ending = asyncio.ensure_future(self._closing.wait())
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.wait({self._owner, ready}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({self._owner, ready, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                raise ConnectionError("the server has sent what it may not")
         except BaseException:
             await to_the_end(_cancel({self._owner}))
             raise
+        finally:
+            await to_the_end(_cancel({ending}))
         if not ready.done():
             self._owner.result()
 

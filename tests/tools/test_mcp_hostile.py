@@ -133,8 +133,10 @@ Write = Callable[[web.StreamResponse], Any]
 
 
 @asynccontextmanager
-async def serving(kind: str, headers: dict[str, str], write: Write) -> AsyncGenerator[str]:
-    """A server over HTTP that answers a call with what is written."""
+async def serving(
+    kind: str, headers: dict[str, str], write: Write, *, from_the_start: bool = False
+) -> AsyncGenerator[str]:
+    """A server over HTTP that answers a call with what is written, or whatever it is asked."""
 
     async def post(request: web.Request) -> web.StreamResponse:
         message = await request.json()
@@ -149,9 +151,9 @@ async def serving(kind: str, headers: dict[str, str], write: Write) -> AsyncGene
                 "tools/list": {"tools": [json.loads(TOOL)]},
             },
         )
-        if method in results:
+        if method in results and not from_the_start:
             return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": results[method]})
-        if method != "tools/call":
+        if method != "tools/call" and not from_the_start:
             return web.Response(status=202)
         response = web.StreamResponse(headers={"content-type": kind, **headers})
         await response.prepare(request)
@@ -211,6 +213,13 @@ async def test_too_much_over_http_fails_the_call(
 ) -> None:
     async with serving(kind, headers, write) as url:
         with pytest.raises(ToolFailed, match=f"the server has sent {said}"):
+            await called(McpWorkbench(StreamableHttpServerParams(url=url)))
+
+
+async def test_too_much_in_the_first_answer_is_an_error() -> None:
+    kind, headers, write, said = OVER_HTTP["json"]
+    async with serving(kind, headers, write, from_the_start=True) as url:
+        with pytest.raises(WorkbenchError, match=f"does not start: the server has sent {said}"):
             await called(McpWorkbench(StreamableHttpServerParams(url=url)))
 
 
