@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packages.conftest import Provide
+from support.command_line import in_this_process
 from support.wheels import make_source_distribution, make_wheel
 
 from codeact_team.errors import SandboxError, SettingError
@@ -114,6 +116,23 @@ async def test_what_is_added_or_missing_is_noticed(provide: Provide, layers: Lay
     assert layers.changes(layer, thorough=False) == [
         f"site-packages/{'json.py' if what == 'added' else 'shapes.py'}"
     ]
+
+
+@pytest.mark.usefixtures("made_before")
+def test_a_person_lists_verifies_and_removes_them(layers: Layers) -> None:
+    [layer] = layers.all()
+    listed = in_this_process("packages", "--verify")
+    assert (listed.returncode, "  colours 0.5, shapes 2.0\n" in listed.stdout) == (0, True)
+    (layer.path / "site-packages" / "json.py").write_text("")
+    changed = in_this_process("packages", "--verify")
+    assert (changed.returncode, "  changed since it was made: site-packages/json.py\n" in changed.stdout) == (
+        1,
+        True,
+    )
+    told = in_this_process("packages", "--verify", "--prune", "--json")
+    [shown] = [json.loads(line) for line in told.stdout.splitlines()]
+    assert (shown["changes"], shown["removed"]) == (["site-packages/json.py"], True)
+    assert layers.all() == []
 
 
 @pytest.mark.usefixtures("made_before")
