@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from autogen_core import CancellationToken
 from autogen_ext.tools.mcp import McpWorkbench, SseServerParams, StdioServerParams, StreamableHttpServerParams
+from support.variations import mostly_long
 
 from codeact_team.errors import WorkbenchError
 from codeact_team.tools import mcp, mcp_transport
@@ -89,7 +90,7 @@ async def called(workbench: McpWorkbench) -> Any:
         await toolbox.stop()
 
 
-@pytest.mark.parametrize(("calls", "said"), CALLED.values(), ids=CALLED)
+@pytest.mark.parametrize(("calls", "said"), mostly_long(CALLED.values()), ids=CALLED)
 async def test_too_much_in_an_answer_fails_the_call(
     calls: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ async def test_much_that_is_no_more_than_it_may_be_arrives(monkeypatch: pytest.M
     assert await called(program(calls)) == [text]
 
 
+@pytest.mark.long
 async def test_a_schema_of_forty_thousand_required_names_takes_little_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -207,7 +209,9 @@ OVER_HTTP: dict[str, tuple[str, dict[str, str], Write, str]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "headers", "write", "said"), OVER_HTTP.values(), ids=OVER_HTTP)
+@pytest.mark.parametrize(
+    ("kind", "headers", "write", "said"), mostly_long(OVER_HTTP.values(), usual=2), ids=OVER_HTTP
+)
 async def test_too_much_over_http_fails_the_call(
     kind: str, headers: dict[str, str], write: Write, said: str
 ) -> None:
