@@ -64,6 +64,7 @@ def test_a_failure_is_retried_as_often_as_is_wanted(
     assert result.returncode in (2, 75)
 
 
+@pytest.mark.long
 def test_the_wait_ends_with_the_time_of_the_run(tmp_path: Path):
     later = HttpError(429, "slow down", headers={"x-ratelimit-reset-requests": "6m0s"})
     with ScriptedServer.in_thread([later]) as server:

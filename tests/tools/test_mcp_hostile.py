@@ -47,8 +47,6 @@ for line in sys.stdin:
 TOOL = '{"name": "t", "inputSchema": {"type": "object"}}'
 LISTS_ONE = f'answer(request, {{"tools": [{TOOL}]}})'
 CALLED = {
-    "an answer without an end": ("write_for_ever('A' * 1000)", "a message of more than 1 MiB"),
-    "and without a line": ("write_for_ever('[')", "a message of more than 1 MiB"),
     "many values": (
         "answer(request, {'content': [], 'structuredContent': {'a': [1] * 30000}})",
         "more than 10,000 values",
@@ -57,6 +55,8 @@ CALLED = {
         "answer(request, {'content': [{'type': 'text', 'text': 'A'}] * 3000})",
         "'content' of more than 2,000 parts",
     ),
+    "an answer without an end": ("write_for_ever('A' * 1000)", "a message of more than 1 MiB"),
+    "and without a line": ("write_for_ever('[')", "a message of more than 1 MiB"),
 }
 LISTED = {
     "many tools": (f"answer(request, {{'tools': [{TOOL}] * 6000}})", "'tools' of more than 5,000 parts"),
