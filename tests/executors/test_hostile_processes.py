@@ -276,8 +276,8 @@ async def test_thousands_one_after_the_other_leave_nothing(kind: Kind, tmp_path:
         assert (result.stdout, result.returncode) == (f"{number}\n".encode(), number % 100)
     after = await _left(executor)
     assert after[:2] == before[:2]
-    # KiB of all processes together
-    assert after[2] < before[2] + 4096
+    # KiB of all processes together, some of which share pages, which count for each
+    assert after[2] < before[2] + 8192
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2**21
     await executor.stop()
 
