@@ -60,7 +60,7 @@ class ModelReader(Generic[_Model]):
     def __init__(self, model: type[_Model], *, name: str = "arguments") -> None:
         self.model = model
         self._name = name
-        self._document = SchemaDocument(model.model_json_schema(schema_generator=_Marking))
+        self._parts = _Parts(SchemaDocument(model.model_json_schema(schema_generator=_Marking)))
 
     def read(self, value: JsonValue) -> _Model:
         """Read a value.
@@ -74,7 +74,7 @@ class ModelReader(Generic[_Model]):
 
     def require_bounded(self, value: JsonValue) -> None:
         """Raise a ``ValueError`` if it would take too long to read a value."""
-        if _Trials(self._document).count(value, self._document.root) > MAX_TRIALS:
+        if _Trials(self._parts).count(value, self._parts.root) > MAX_TRIALS:
             raise ValueError(
                 f"the {self._name} may fit in so many ways, or hold so many values of sets and keys of mappings, that reading "
                 "could take for ever"
@@ -103,12 +103,26 @@ class _Part:
         self.is_hashed = _HASHED in schema
 
 
+class _Parts:
+    """The parts of a schema, each read once."""
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self.root = document.root
+        self._document = document
+        self._read: dict[int, _Part] = {}
+
+    def of(self, schema: Schema) -> _Part:
+        """What a schema says, which is one of the document's own."""
+        if (part := self._read.get(id(schema))) is None:
+            part = self._read[id(schema)] = _Part(self._document, schema)
+        return part
+
+
 class _Trials:
     """Counts how often parts of a value are tried or compared, at most, in time that is linear in the value."""
 
-    def __init__(self, document: SchemaDocument) -> None:
-        self._document = document
-        self._parts: dict[int, _Part] = {}
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
         self._known: dict[tuple[int, int], int] = {}
 
     def count(self, value: JsonValue, schema: Schema) -> int:
@@ -117,8 +131,7 @@ class _Trials:
             return known
         # a schema may refer to itself without a level of the value between
         self._known[place] = 0
-        if (part := self._parts.get(id(schema))) is None:
-            part = self._parts[id(schema)] = _Part(self._document, schema)
+        part = self._parts.of(schema)
         trials = 1 + sum(self.count(value, each) for each in part.all)
         if part.one:
             trials += max(self.count(value, each) for each in part.one)

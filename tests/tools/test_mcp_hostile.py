@@ -131,6 +131,20 @@ def says(status: int) -> Callable[[web.Request], Any]:
     return answer
 
 
+@asynccontextmanager
+async def listening(*routes: web.RouteDef) -> AsyncGenerator[str]:
+    """A server over HTTP with these routes; its URL."""
+    app = web.Application()
+    app.add_routes(routes)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 Write = Callable[[web.StreamResponse], Any]
 
 
@@ -162,17 +176,8 @@ async def serving(
         await write(response)
         return response
 
-    app = web.Application()
-    app.router.add_post("/mcp", post)
-    app.router.add_get("/mcp", says(405))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-    finally:
-        await runner.cleanup()
+    async with listening(web.post("/mcp", post), web.get("/mcp", says(405))) as url:
+        yield f"{url}/mcp"
 
 
 async def for_ever(response: web.StreamResponse, first: bytes, piece: bytes) -> None:
@@ -234,15 +239,6 @@ async def test_too_much_over_sse_is_an_error() -> None:
         await for_ever(response, b"event: endpoint\ndata: /post\n\ndata: ", b"A" * 50_000)
         return response
 
-    app = web.Application()
-    app.router.add_get("/sse", get)
-    app.router.add_post("/post", says(202))
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}/sse"
+    async with listening(web.get("/sse", get), web.post("/post", says(202))) as url:
         with pytest.raises(WorkbenchError, match="the server has sent a message of more than 1 MiB"):
-            await called(McpWorkbench(SseServerParams(url=url)))
-    finally:
-        await runner.cleanup()
+            await called(McpWorkbench(SseServerParams(url=f"{url}/sse")))
