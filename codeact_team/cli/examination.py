@@ -349,9 +349,10 @@ async def _tried(part: PlacedComponent, environ: Mapping[str, str]) -> Check | N
         return None
     if not is_class_of_mcp(part.component):
         return None
-    workbench = _made(part)
+    # it needs the package for MCP, which is there
     from codeact_team.tools.mcp import label_of
 
+    workbench = _made(part)
     toolbox = Toolbox(workbenches=[workbench])
     try:
         tools = (await toolbox.offer()).tools
