@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from codeact_team.models.verdicts import RetryDecision as RetryDecision
     from codeact_team.models.verdicts import Verdict as Verdict
     from codeact_team.runs.opening import open_team as open_team
+    from codeact_team.runs.programs import record_run as record_run
     from codeact_team.runs.replaying import replay_run as replay_run
     from codeact_team.sandbox.processes import ProcessOutput as ProcessOutput
     from codeact_team.sandbox.processes import ProcessResult as ProcessResult
@@ -199,6 +200,7 @@ _HOME = {
         "Verdict",
     ),
     "codeact_team.runs.opening": ("open_team",),
+    "codeact_team.runs.programs": ("record_run",),
     "codeact_team.runs.replaying": ("replay_run",),
     "codeact_team.sandbox.processes": (
         "ProcessOutput",

@@ -7,7 +7,7 @@
     ├── BudgetError             a limit of a team is reached, before more was spent
     ├── ModelError              a model's server answers with what is no answer
     │   └── AnswerCutOffError   a model's server ends its answer before the end
-    ├── WorkbenchError          tools cannot be had, such as those of an MCP server that does not start
+    ├── WorkbenchError          tools cannot be had, as their MCP server does not start
     └── SandboxError            code cannot run on this machine as asked
         ├── EngineError         the container engine, or an image, is missing or refuses
         ├── ForkError           a session cannot be copied as it is now
@@ -62,7 +62,7 @@ class ConfigError(CodeActTeamError):
         self.file = file
         self.line = line
         self.path = path
-        self.problems = tuple(problems) or (self,)
+        self.problems: tuple[ConfigError, ...] = tuple(problems) or (self,)
 
 
 class NotAllowedError(ConfigError):

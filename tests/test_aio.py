@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from autogen_core import CancellationToken
 
-from codeact_team.core.aio import Timer, Turns, streamed, to_the_end, until_cancelled
+from codeact_team.core.aio import FairLock, Timer, streamed, to_the_end, until_cancelled
 
 
 async def test_to_the_end_returns_and_raises() -> None:
@@ -79,7 +79,7 @@ async def test_to_the_end_tells_of_a_failure_behind_a_cancellation() -> None:
 
 
 async def test_turns_are_in_the_order_of_asking() -> None:
-    turns, order = Turns(), list[int]()
+    turns, order = FairLock(), list[int]()
 
     async def take(number: int) -> None:
         async with turns:
@@ -92,7 +92,7 @@ async def test_turns_are_in_the_order_of_asking() -> None:
 
 
 async def test_a_cancelled_wait_passes_the_turn_on() -> None:
-    turns = Turns()
+    turns = FairLock()
 
     async def take() -> None:
         async with turns:
@@ -117,7 +117,7 @@ async def test_a_cancelled_wait_passes_the_turn_on() -> None:
 
 
 async def test_the_turn_is_passed_on_after_an_error() -> None:
-    turns = Turns()
+    turns = FairLock()
     with pytest.raises(KeyError):
         async with turns:
             raise KeyError
@@ -127,7 +127,7 @@ async def test_the_turn_is_passed_on_after_an_error() -> None:
 
 @pytest.mark.parametrize("places", [1, 3])
 def test_turns_across_event_loops(places: int) -> None:
-    turns, holders, most = Turns(places), set[int](), list[int]()
+    turns, holders, most = FairLock(places), set[int](), list[int]()
     taken = 0
 
     async def take(number: int, dice: random.Random) -> None:

@@ -12,9 +12,9 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import Garbage, ScriptedServer, Text
 
 from codeact_team.errors import ModelError
+from codeact_team.journal.result import is_transient
 from codeact_team.models.clients import WrappedClient, wrap_client
 from codeact_team.models.verdicts import decide_retry
-from codeact_team.runs.result import is_transient
 
 ASKED = [UserMessage(content="Hi.", source="user")]
 NUMBER: Any = CreateResult.model_construct(

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 from autogen_agentchat.messages import TextMessage, ThoughtEvent
+from autogen_core.code_executor import CodeBlock, CodeResult
 from autogen_core.models import RequestUsage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codeact_team import ConfinedSessionCodeExecutor
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.batch.results import JobResult
 from codeact_team.core import events
-from codeact_team.core.component_effects import block_ended
-from codeact_team.core.effects import Event
+from codeact_team.core.effects import Event, OtherEvent
 from codeact_team.core.execution import Artifact, BoundName, Outcome, SessionResult
 
 _KINDS = [kind for kind in Event.kinds.values() if kind.__module__.startswith("codeact_team.")]
@@ -24,6 +26,11 @@ st.register_type_strategy(JobResult, st.builds(JobResult, expected=_JSON))
 
 
 _each_kind = pytest.mark.parametrize("kind", [kind for kind in _KINDS if kind is not events.MessageSent])
+
+
+def _made(kind: type[Any]) -> st.SearchStrategy[Event]:
+    data = {"data": st.dictionaries(_WORDS, _JSON)} if kind is OtherEvent else {}
+    return st.builds(kind, at=st.floats(0, 1e10), **data)
 
 
 def comes_back(event: Event) -> None:
@@ -37,14 +44,14 @@ def comes_back(event: Event) -> None:
 @settings(max_examples=5)
 @given(st.data())
 def test_whatever_an_event_holds_comes_back_from_json(kind: type[Any], data: st.DataObject) -> None:
-    comes_back(data.draw(st.builds(kind, at=st.floats(0, 1e10))))
+    comes_back(data.draw(_made(kind)))
 
 
 @pytest.mark.long
 @_each_kind
 @given(st.data())
 def test_so_it_does_for_many_of_each_kind(kind: type[Any], data: st.DataObject) -> None:
-    comes_back(data.draw(st.builds(kind, at=st.floats(0, 1e10))))
+    comes_back(data.draw(_made(kind)))
 
 
 @given(_WORDS)
@@ -66,7 +73,11 @@ def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
         names=[BoundName("x", "int")],
         artifacts=[Artifact("image/png", b"abc")],
     )
-    dumped = events.dump(block_ended(result))
+
+    async def never(_: list[CodeBlock]) -> CodeResult:
+        raise NotImplementedError
+
+    dumped = events.dump(AgentBlock(ConfinedSessionCodeExecutor(), [], never).end(result, None).event)
     assert dumped["artifacts"] == [
         {
             "mime_type": "image/png",

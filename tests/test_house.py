@@ -16,8 +16,8 @@ from codeact_team.core.providers import schema_of
 
 PACKAGE = Path(codeact_team.__file__).parent
 ROOMS = {
-    "adapters", "agents", "batch", "cli", "config", "core", "executors", "models", "runs", "sandbox", "session",
-    "standalone", "telemetry", "tools",
+    "adapters", "agents", "batch", "cli", "config", "core", "executors", "exports", "files", "journal", "models",
+    "runs", "sandbox", "session", "standalone", "telemetry", "text", "tools",
 }  # fmt: skip
 AT_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "py.typed", "pytest_plugin.py"}
 LONGEST = 600
@@ -34,9 +34,9 @@ PROGRAMS = (
 )
 """What runs in or around a sandbox as a program of its own, and knows the standard library only."""
 IN_ONE_MODULE = {
-    "os.scandir": {"core/trees.py"},
-    "os.rename": {"core/trees.py"},
-    "os.replace": {"core/atomic_files.py"},
+    "os.scandir": {"files/trees.py"},
+    "os.rename": {"files/trees.py"},
+    "os.replace": {"files/atomic.py"},
     "os.walk": set[str](),
     "shutil.rmtree": set[str](),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.core.files import made_named, open_named, parent_of, read_regular, remove_named
+from codeact_team.files.opening import made_named, open_named, parent_of, read_regular, remove_named
 
 
 def read(path: str | Path) -> bytes:
@@ -140,7 +140,7 @@ def test_directories_that_cannot_be_listed_are_passed_through(tmp_path: Path) ->
     # as /home is on many a machine
     program = (
         "import os, sys\n"
-        "from codeact_team.core.files import read_regular\n"
+        "from codeact_team.files.opening import read_regular\n"
         "os.setgid(65534)\n"
         "os.setuid(65534)\n"
         "print(read_regular(sys.argv[1], 100))\n"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from codeact_team.batch.tasks import parse_exact_json, read_tasks
-from codeact_team.core.nesting import MAX_NESTING, check_nesting
+from codeact_team.journal.blobs import parse
 from codeact_team.models.structured import UnreadableAnswer, read_value
-from codeact_team.runs.journal.blobs import parse
+from codeact_team.text.nesting import MAX_NESTING, check_nesting
 
 
 def nested(levels: int) -> str:

@@ -14,8 +14,8 @@ from codeact_team.agents.observations import (
     shorten,
 )
 from codeact_team.core.execution import ExecutionResult, Outcome
-from codeact_team.core.markdown import extract_code
-from codeact_team.core.quoting import as_data
+from codeact_team.text.markdown import extract_code
+from codeact_team.text.quoting import as_data
 
 # what hostile output is made of
 PIECES = st.sampled_from(

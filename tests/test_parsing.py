@@ -9,9 +9,9 @@ import pytest
 from autogen_core.code_executor import CodeBlock
 from support.variations import mostly_long
 
-from codeact_team.core.fences import language_of
-from codeact_team.core.markdown import extract_code, extract_from_reply
-from codeact_team.core.quoting import make_inert
+from codeact_team.text.fences import language_of
+from codeact_team.text.markdown import extract_code, extract_from_reply
+from codeact_team.text.quoting import make_inert
 
 LANGUAGES = ("python", "sh")
 ZERO_WIDTH = "\u200b"

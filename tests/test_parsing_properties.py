@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from codeact_team.core.markdown import extract_code
-from codeact_team.core.quoting import make_inert
+from codeact_team.text.markdown import extract_code
+from codeact_team.text.quoting import make_inert
 
 ZERO_WIDTH = "\u200b"
 AUTOGEN_LANGUAGES = CodeExecutorAgent.DEFAULT_SUPPORTED_LANGUAGES

@@ -89,6 +89,7 @@ PUBLIC = {
     "open_pool",
     "open_sandbox",
     "open_team",
+    "record_run",
     "replay_run",
     "result_from_metadata",
     "round_robin_team",

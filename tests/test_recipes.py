@@ -30,15 +30,28 @@ def patched(tmp_path: Path, diff: str) -> Path:
     """A copy of the project to which a recipe was applied, which finds its places by the lines around them."""
     for room in ("codeact_team", "configs"):
         shutil.copytree(ROOT / room, tmp_path / room)
-    for file, change in re.findall(r"^\+\+\+ b/(\S+)\n@@ .*\n((?:[ +].*\n|\n)+)", diff, flags=re.MULTILINE):
+    for file, change in _changes(diff):
         path = tmp_path / file
         lines = change.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line.startswith(" "))
         after = "".join(line[1:] for line in lines)
+        if not before:
+            path.write_text(after)
+            continue
         text = path.read_text()
         assert text.count(before) == 1, f"{file} has changed: the recipe no longer finds its place"
         path.write_text(text.replace(before, after))
     return tmp_path
+
+
+def _changes(diff: str) -> list[tuple[str, str]]:
+    """The file and the lines of each change."""
+    found: list[tuple[str, str]] = []
+    for file, changes in re.findall(
+        r"^\+\+\+ b/(\S+)\n((?:@@ .*\n(?:[ +].*\n)+)+)", diff, flags=re.MULTILINE
+    ):
+        found += [(file, change) for change in re.split(r"^@@ .*\n", changes, flags=re.MULTILINE)[1:]]
+    return found
 
 
 def run(*arguments: str, cwd: Path, package: Path = ROOT) -> str:
@@ -73,6 +86,16 @@ def test_a_setting_of_the_sandbox(tmp_path: Path) -> None:
     run("-c", program, cwd=tmp_path, package=package)
     schema = run("-m", "codeact_team", "schema", cwd=tmp_path, package=package)
     assert "The processors on which the code may run" in schema
+
+
+def test_an_effect(tmp_path: Path) -> None:
+    (_, diff), (_, program) = recipe("An effect")
+    assert diff.count("+++ ") + 1 <= MOST_FILES
+    package = patched(tmp_path, diff)
+    run("-c", program, cwd=tmp_path, package=package)
+    shown = run("-m", "codeact_team", "show", "runs/names", cwd=tmp_path, package=package)
+    assert 'name_lookup {"host": "localhost"} · done' in shown
+    assert "max_name_lookups" in run("-m", "codeact_team", "schema", cwd=tmp_path, package=package)
 
 
 def test_a_command(tmp_path: Path) -> None:

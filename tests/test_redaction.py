@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 from support.cost import LINEAR, SHORT, growth, longest_turn
 
-from codeact_team.core.redaction import Redactor, without_secrets
+from codeact_team.text.redaction import Redactor, without_secrets
 
 SECRET = "s3cr3t/\"k'ey+\\é&%<~x>"
 SECRETS = [SECRET, "ab/cd<ef12&", "pass&wo'rd12é", "ab?>c*d~~1234????", 'ab"cdé\\1234']

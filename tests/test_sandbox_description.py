@@ -6,8 +6,8 @@ from typing import Any
 
 from autogen_agentchat.messages import TextMessage
 
-from codeact_team.core.markdown import extract_code
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription, noted_task, without_note
+from codeact_team.text.markdown import extract_code
 
 
 def text_of(**known: Any) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.cost import LINEAR, growth
 from support.variations import mostly_long
 
-from codeact_team.core.screen_text import condensed, settled
+from codeact_team.text.screen_text import condensed, settled
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.variations import mostly_long
 
-from codeact_team.core.quoting import take_thoughts_off
+from codeact_team.text.quoting import take_thoughts_off
 
 DRAFT = "```python\nremove('everything')\n```"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.deep_tree import make_deep_tree
 
-from codeact_team.core import trees
+from codeact_team.files import trees
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="hostile code runs on Linux")
 

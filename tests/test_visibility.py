@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.cost import LINEAR, growth
 from support.variations import mostly_long
 
-from codeact_team.core.visibility import all_visible, cut, edged, exact, excerpt, visible
+from codeact_team.text.visibility import all_visible, cut, edged, exact, excerpt, visible
 
 ANYTHING = st.text(alphabet=st.characters(codec=None))
 

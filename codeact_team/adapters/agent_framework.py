@@ -46,7 +46,7 @@ _LOST = "The sandbox of the earlier calls is gone, with its variables and files.
 
 @dataclass
 class _Known:
-    """What is known of the sandbox of a session."""
+    """State of the sandbox of a session: its approvals and its output files."""
 
     approvals: Approvals
     files: OutputFiles
@@ -147,7 +147,7 @@ class CodeActProvider(ContextProvider):
     Args:
         where: ``docker`` or ``confined``.
         source_id: Names this provider among those of the agent.
-        settings: Those of :class:`ExecuteCodeTool`.
+        settings: Settings of :class:`ExecuteCodeTool`.
 
     Attributes:
         tool: The tool.
@@ -161,7 +161,7 @@ class CodeActProvider(ContextProvider):
         **settings: Any,
     ) -> None:
         super().__init__(source_id)
-        self.tool = ExecuteCodeTool(where, source_id=source_id, **settings)
+        self.tool: ExecuteCodeTool = ExecuteCodeTool(where, source_id=source_id, **settings)
 
     async def __aenter__(self) -> Self:
         await self.tool.__aenter__()

@@ -1,4 +1,4 @@
-"""What passes between Microsoft's Agent Framework and the code of a sandbox: calls of functions, and results."""
+"""Function calls and results between Microsoft's Agent Framework and the code of a sandbox."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pydantic import JsonValue
 
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.observations import describe_files, observe, summarize
-from codeact_team.agents.tool_calls import Pause, TurnTools
+from codeact_team.agents.tool_calls import TurnTools
 from codeact_team.core.execution import Artifact, CallAnswer, SessionResult, read_drawn
 from codeact_team.errors import SettingError
 from codeact_team.tools.approval_rules import ApprovalRule
-from codeact_team.tools.approvals import Approvals
+from codeact_team.tools.approvals import Approvals, Pause
 from codeact_team.tools.schemas import Schema
 from codeact_team.tools.sources import (
     Arguments,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 OUTPUT = "output"
 """The directory of the workspace for files that are attached to results."""
-MAX_ATTACHED = 20
+_MAX_ATTACHED = 20
 """Files of one result that are attached to it."""
-MAX_ATTACHED_BYTES = 5 << 20
+_MAX_ATTACHED_BYTES = 5 << 20
 """Bytes of one of these."""
-MAX_READ_BYTES = 100 << 20
+_MAX_READ_BYTES = 100 << 20
 """Bytes of files that are looked at after each call."""
 
 _outer: ContextVar[FunctionInvocationContext] = ContextVar("codeact_team_agent_framework_outer")
@@ -73,7 +73,7 @@ class FrameworkFunctions(ToolSource):
             [ListedTool(one.name, one.description, one.parameters(), _returned(one)) for one in functions]
         )
         self.offer: Offer = assemble([(self, self._catalog)])
-        self.asked_about = [
+        self.asked_about: list[ApprovalRule] = [
             ApprovalRule(tool=offered.name, decision="ask")
             for offered, function in zip(self.offer.tools, functions, strict=True)
             if function.approval_mode == "always_require"
@@ -160,7 +160,7 @@ class OutputFiles:
         self._known: dict[str, tuple[int, bytes]] = {}
         """Sizes and digests by path."""
 
-    async def take(self) -> tuple[list[Content], list[str]]:
+    async def read_new(self) -> tuple[list[Content], list[str]]:
         """Read those that are new or changed.
 
         Returns:
@@ -172,17 +172,17 @@ class OutputFiles:
         taken: list[Content] = []
         attached: dict[str, int] = {}
         left: dict[str, int] = {}
-        room = MAX_READ_BYTES
+        room = _MAX_READ_BYTES
         for path, size in (await self._sandbox.list()).items():
             if not path.startswith(f"{OUTPUT}/"):
                 continue
-            data = await self._read(path) if size <= min(room, MAX_ATTACHED_BYTES) else None
+            data = await self._read(path) if size <= min(room, _MAX_ATTACHED_BYTES) else None
             room -= len(data or b"")
             known = size, sha256(data or b"").digest()
             if self._known.get(path) == known:
                 continue
             self._known[path] = known
-            if data is not None and len(taken) < MAX_ATTACHED:
+            if data is not None and len(taken) < _MAX_ATTACHED:
                 kind = guess_type(path)[0] or "application/octet-stream"
                 taken.append(Content.from_data(data, kind, name=path, additional_properties={"path": path}))
                 attached[path] = size
@@ -200,18 +200,18 @@ class OutputFiles:
 
 
 async def contents_of(result: SessionResult, files: OutputFiles, note: str = "") -> list[Content]:
-    """What the model and the caller of the agent get: text, pictures that were shown, and new files.
+    """Return the contents for the model and the agent's caller: text, pictures that were shown, and new files.
 
     Args:
-        result: Of the code.
-        files: Those of its sandbox.
-        note: Comes before the output.
+        result: The result of the code.
+        files: The output files of its sandbox.
+        note: A text before the output.
 
     Raises:
         SandboxError: If the sandbox is lost meanwhile.
     """
     seen, drawn = observe(result), await asyncio.to_thread(read_drawn, result.artifacts)
     pictures = [Content.from_data(picture.png, "image/png") for picture in drawn.pictures]
-    taken, about_files = await files.take()
+    taken, about_files = await files.read_new()
     lines = filter(None, (note, seen.output, summarize(seen), *drawn.problems, *about_files))
     return [Content.from_text("\n".join(lines)), *pictures, *taken]

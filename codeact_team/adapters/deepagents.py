@@ -18,9 +18,9 @@ from codeact_team.errors import SandboxError
 if TYPE_CHECKING:
     from codeact_team.standalone.synchronous import SyncSandbox
 
-TIMED_OUT = 124
+_TIMED_OUT = 124
 """The exit code of ``timeout(1)`` for a command that took too long."""
-NOT_STARTED = 126
+_NOT_STARTED = 126
 """A shell's exit code for a command that cannot be run."""
 
 _CODES: dict[type[Exception], str] = {
@@ -69,9 +69,9 @@ class CodeactSandbox(BaseSandbox):
             ran = self._sandbox.run(["sh", "-c", command], stderr="together", timeout=seconds)
         except TimeoutExpired as expired:
             output = f"{_text(expired.output or b'')}\nThe command was stopped after {seconds} s.\n"
-            return ExecuteResponse(output, TIMED_OUT)
+            return ExecuteResponse(output, _TIMED_OUT)
         except (OSError, ValueError) as error:
-            return ExecuteResponse(f"The command could not be run: {error}\n", NOT_STARTED)
+            return ExecuteResponse(f"The command could not be run: {error}\n", _NOT_STARTED)
         output = _text(ran.stdout) + (f"\n{ran.limit}\n" if ran.limit else "")
         # as a shell has it, a signal is a code above 128
         code = ran.returncode if ran.returncode >= 0 else 128 - ran.returncode

@@ -90,7 +90,7 @@ def _opened(opening: SandboxOpening) -> Generator[SyncSandbox]:
 
 
 async def _allow_blocking() -> None:
-    """The server of LangGraph forbids blocking calls in all event loops of its process; that of a sandbox serves it alone."""
+    """Allow blocking calls in a sandbox's event loop, which LangGraph's server forbids in all loops of its process."""
     getattr(blockbuster, "_skip").value = True  # noqa: B009 - it has no public name
 
 

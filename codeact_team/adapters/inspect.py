@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Config: TypeAlias = util.SandboxEnvironmentConfigType | None
 _LARGEST, _IN_WORDS = 64 << 20, "64 MiB"
-"""How much of a file, or of a stream, a sandbox hands out at once."""
+"""The most bytes of a file, or of a stream, that a sandbox hands out at once."""
 
 
 class SandboxSettings(BaseModel, extra="allow"):
-    """Settings of the sandbox of each sample: those of :func:`codeact_team.open_sandbox`."""
+    """Settings of the sandbox of each sample, as for :func:`codeact_team.open_sandbox`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

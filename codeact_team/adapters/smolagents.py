@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from codeact_team.core.execution import SessionResult
     from codeact_team.standalone.synchronous import SyncSandbox
 
-FINAL_ANSWER = "final_answer"
+_FINAL_ANSWER = "final_answer"
 """The tool that ends the work."""
 
 _MODULE = "codeact_smolagents"
@@ -103,7 +103,7 @@ class CodeactPythonExecutor(PythonExecutor):
         """Call a tool of the agent, for ``smolagents_bridge``. The final answer has no result."""
         positional, named = bridge.loads(arguments, is_hostile=True)
         value = self._tools[name](*positional, **named)
-        if name == FINAL_ANSWER:
+        if name == _FINAL_ANSWER:
             self._answers.append(value)
             return None
         return bridge.dumps(value)

@@ -83,7 +83,7 @@ _LEAST_CHOSEN = 2**61 - 1
 
 
 def _comparisons(plain: Any) -> int:
-    """How often values would be compared if all those whose hashes code can choose had the same one."""
+    """Return the number of comparisons if all values whose hashes code can choose had the same hash."""
     comparisons = 0
     waiting: list[Any] = [plain]
     while waiting:

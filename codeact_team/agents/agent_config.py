@@ -26,7 +26,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ToolLimits(BaseModel):
-    """What the calls of tools may cost."""
+    """Limits of tool calls."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,9 +35,9 @@ class ToolLimits(BaseModel):
     timeouts: dict[str, Seconds] = Field(default_factory=dict)
     """Seconds for tools of certain names, such as `reports.*: 300`; the first pattern that fits counts."""
     max_parallel: int = Field(default=20, ge=1)
-    """How many calls run at the same time."""
+    """The most calls that run at the same time."""
     max_calls: int = Field(default=1000, ge=1)
-    """How many calls one run of the agent may make."""
+    """The most calls in one run of the agent."""
 
     repeatable: list[str] = Field(default_factory=list[str])
     """Patterns of the names of tools whose calls may be made twice. A call that an interruption of the run cut off is made
@@ -61,10 +61,10 @@ class AgentConfig(BaseModel):
     name: str = Field(kw_only=False)
     """Name of the agent: unique in its team, and a Python identifier."""
     max_pictures: int = Field(default=4, ge=0)
-    """How many pictures that code has drawn, the latest, a model that sees gets to see at a time."""
+    """The most pictures drawn by code, the latest ones, that are sent to a model with vision at a time."""
     model_context: Annotated[ChatCompletionContext | None, in_config(ComponentModel | None)] = None
-    """What the model remembers. Default: everything. Of a CodeAct agent, the task, the functions and the latest result
-    stay in view."""
+    """The part of the conversation that the model reads. Default: all of it. A CodeAct agent's model always reads the task,
+    the functions and the latest result."""
     memory: Annotated[Sequence[Memory] | None, in_config(list[ComponentModel] | None)] = None
     """Stores that add what they know to the model's context at the start of each turn."""
 
@@ -82,13 +82,13 @@ class ExecutingConfig(AgentConfig):
     )
     """Workbenches whose tools the code may call, such as MCP servers."""
     tool_limits: ToolLimits = Field(default_factory=ToolLimits)
-    """What the calls of tools may cost."""
+    """Limits of tool calls."""
     approval: Annotated[Sequence[ApprovalRule], read_as(list[ApprovalRule])] = Field(
         default_factory=list[ApprovalRule]
     )
     """Rules that allow or deny code blocks and calls of tools, or have a person asked; the first that fits decides."""
     approval_timeout: WhenNobodyIsThere = "deny"
-    """What happens to a question when there is nobody to answer it: `deny`, or `park`. A run that is parked waits until
+    """The fate of a question that nobody is there to answer: `deny`, or `park`. A run that is parked waits until
     nothing else is under way, and ends. After `codeact-team answer`, `codeact-team resume` continues it, on whatever day.
     The code that asked then runs again, and its earlier calls get the same answers. If it could reach more than its
     workspace, such as a network, it does not run again. Its outcome is reported as unknown, its variables are lost, and it

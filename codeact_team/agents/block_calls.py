@@ -27,12 +27,13 @@ from codeact_team.agents.observations import (
 from codeact_team.agents.tool_calls import TurnTools
 from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.core.component_effects import CodeRun, Run
-from codeact_team.core.effects import Dispatcher, perform
+from codeact_team.core.effects import Dispatcher, End, perform
+from codeact_team.core.events import BlockEnded
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Emit, NewFiles, SessionCodeExecutor, StreamingCodeExecutor
-from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
 from codeact_team.session.protocol import KEPT_APART
+from codeact_team.text.visibility import readable
 from codeact_team.tools.approval_rules import Question, misleading_as_it_is
 from codeact_team.tools.approvals import Answer, AskedQuestion
 
@@ -42,7 +43,7 @@ _MAX_FILES = 100
 _NAMES_A_FILE = re.compile(r"\.\w{1,8}['\"]|>")
 """Code that makes a file has its name in it, or writes to it by a shell; to look for files takes a while."""
 _TIMEOUT_EXIT_CODE = 124
-"""What the ``timeout`` command exits with."""
+"""The exit code of the ``timeout`` command."""
 CANCELLED = "Code execution was cancelled."
 _SET_BACK = (
     "[Variables and files of the workspace are again as they were before this code. What it has done elsewhere, such as by "
@@ -77,6 +78,11 @@ class AgentBlock(CodeRun[ExecutionResult]):
 
     def load(self, data: JsonValue) -> ExecutionResult:
         return load_result(data)
+
+    @classmethod
+    def ended(cls, end: End) -> BlockEnded:
+        # a result is tagged by its sort
+        return super().ended(replace(end, outcome=end.outcome and next(iter(end.outcome.values()))))
 
     def unknown(self) -> ExecutionResult:
         if isinstance(self.part, SessionCodeExecutor):
@@ -162,7 +168,7 @@ async def run_blocks(
 def repeating(
     executor: CodeExecutor, tools: TurnTools, cancellation_token: CancellationToken, *, rolls_back: bool
 ) -> Run:
-    """Make a function that runs blocks again like those of the turn, without a trace in the turn's records."""
+    """Make a function that runs blocks as the turn does, without a trace in the turn's records."""
     return _Execution(executor, tools.unrecorded(), cancellation_token, rolls_back=rolls_back).run
 
 
@@ -284,7 +290,7 @@ class _Execution:
 
     async def _run(self, blocks: list[CodeBlock]) -> ExecutionResult:
         executor, tools, token = self.executor, self.tools, self.cancellation_token
-        denials = tools.denials
+        denials = tools.recorded.denials
         try:
             if not isinstance(executor, StreamingCodeExecutor):
                 plain = await executor.execute_code_blocks(blocks, cancellation_token=token)
@@ -306,7 +312,7 @@ class _Execution:
             failure = f"The code could not be run: {text}"
             return ExecutionResult(exit_code=1, output=failure, outcome=Outcome.NOT_RUN)
         # only if a call was really denied: the code can claim it
-        if isinstance(result, SessionResult) and result.denied and tools.denials > denials:
+        if isinstance(result, SessionResult) and result.denied and tools.recorded.denials > denials:
             return replace(result, outcome=Outcome.DENIED)
         return result
 

@@ -36,15 +36,15 @@ from codeact_team.agents.observations import observe
 from codeact_team.agents.turn import CodeTurn, YieldItem
 from codeact_team.core.execution import ExecutionResult, Outcome
 from codeact_team.core.executor_interface import SessionCodeExecutor, StreamingCodeExecutor
-from codeact_team.core.fences import Languages
-from codeact_team.core.markdown import extract_from_reply
-from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.core.settings import in_config, read_as, takes_settings
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.models.clients import WrappedClient
+from codeact_team.text.fences import Languages
+from codeact_team.text.markdown import extract_from_reply
+from codeact_team.text.quoting import as_data, make_inert
 
-SYSTEM_MESSAGE = (
+_SYSTEM_MESSAGE = (
     "You are a Code Execution Agent. Your role is to generate and execute Python code and shell scripts based on user "
     "instructions, ensuring correctness, efficiency, and minimal errors. Handle edge cases gracefully. Python code "
     "should be provided in ```python code blocks, and sh shell scripts should be provided in ```sh code blocks for "
@@ -61,16 +61,16 @@ class CodeExecutorAgentConfig(ExecutingConfig):
     model_client: Annotated[ChatCompletionClient | None, in_config(ComponentModel | None)] = None
     """The model that writes code; without one, the agent runs the code in the messages."""
     max_retries_on_error: int = Field(default=0, ge=0)
-    """How often code that failed may be rewritten."""
+    """The most times that code which failed is rewritten."""
     description: str | None = None
-    """What the agent does, for whoever selects the next speaker. Default: one of AutoGen's two texts."""
+    """Description of the agent, for whoever selects the next speaker. Default: one of AutoGen's two texts."""
     # a dump leaves out None, and without a message the default one is used
-    system_message: Annotated[str | None, AfterValidator(lambda text: text or "")] = SYSTEM_MESSAGE
+    system_message: Annotated[str | None, AfterValidator(lambda text: text or "")] = _SYSTEM_MESSAGE
     """The model's instructions, to which a description of the sandbox is added; empty or null for none."""
     sources: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
     """The agents whose code is run. Default: all."""
     supported_languages: Annotated[Sequence[str] | None, read_as(list[str] | None)] = None
-    """Labels of the code that is run. Default: those of the executor, or python and sh if it names none."""
+    """Labels of the code that is run. Default: the executor's languages, or python and sh if it names none."""
     code_from_messages: bool = False
     """Whether the first attempt runs the code in the messages, so that the model is asked only if that fails."""
     reflect: bool = True
@@ -121,7 +121,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
     The response's metadata holds an :class:`~codeact_team.ExecutionRecord`; its ``models_usage``
     counts all calls of the turn.
 
-    The settings are those of :class:`CodeExecutorAgentConfig`, with objects in place of their configs. ``tools`` may hold
+    The settings are as in :class:`CodeExecutorAgentConfig`, with objects in place of their configs. ``tools`` may hold
     functions, and ``approval_func`` and ``approval_handler`` may be functions. Only functions that are given by import path
     can be dumped. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a
     question is answered by a denial.
@@ -138,7 +138,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
         "A Code Execution Agent that generates and executes Python and shell scripts based on user instructions. It "
         "ensures correctness, efficiency, and minimal errors while gracefully handling edge cases."
     )
-    DEFAULT_SYSTEM_MESSAGE: ClassVar[str] = SYSTEM_MESSAGE
+    DEFAULT_SYSTEM_MESSAGE: ClassVar[str] = _SYSTEM_MESSAGE
     NO_CODE_BLOCKS_FOUND_MESSAGE: ClassVar[str] = (
         "No code blocks found in the thread. Please provide at least one markdown-encoded code block to execute (i.e., "
         "quoting code in ```python or ```sh code blocks)."
@@ -329,7 +329,7 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
             raise
         turn.result = result if isinstance(result, ExecutionResult) else observe(result)
         turn.executed.append(turn.blocks)
-        await turn.look()
+        await turn.read_pictures()
         await self._remember(self._vision.add(turn.with_left_out(as_data(turn.result.output)), turn.drawn))
 
     async def _conversation(self, client: WrappedClient) -> list[LLMMessage]:

@@ -17,19 +17,25 @@ from autogen_core.models import CreateResult
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
 from codeact_team.agents.block_calls import AgentBlock
-from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import components_in, conditions_of
-from codeact_team.core.effects import Dispatcher, Effect, Perform, current_dispatcher
+from codeact_team.core.effects import (
+    NO_FACTS,
+    Begin,
+    Dispatcher,
+    Effect,
+    End,
+    Perform,
+    current_dispatcher,
+)
 from codeact_team.core.events import BudgetSpent, ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.core.settings import read_as, takes_settings
 from codeact_team.errors import BudgetError, SettingError
 from codeact_team.models.clients import ModelCall
 from codeact_team.models.usage import is_reported, usage_of_failure
-from codeact_team.tools.approvals import AskedQuestion
-from codeact_team.tools.autogen_parts import MemoryCall, PartBlock, PartCall, PersonInput
+from codeact_team.tools.autogen_parts import PartBlock
 
 
 class Item(StrEnum):
@@ -49,23 +55,23 @@ class BudgetTerminationConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     max_model_calls: int | None = Field(default=None, ge=1)
-    """How many model calls are allowed."""
+    """The most model calls."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of all model calls, those of prompts included."""
+    """Tokens of all model calls, prompts included."""
     max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Money for all model calls, in the `currency` of the `prices`. A model without a price is then not called."""
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Wall-clock time in seconds, without the time in which a person is asked. What still runs then is stopped."""
     max_tool_calls: int | None = Field(default=None, ge=0)
-    """How many tool calls are allowed, of agents and of code."""
+    """The most tool calls, of agents and of code."""
     max_processor_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Processor time that code may use in its sandboxes, in seconds. A running block ends by its own `timeout`, and the next
     one is refused. Where a sandbox cannot measure it, the wall-clock time of its blocks counts."""
     prices: Annotated[Mapping[str, Price | Mapping[str, Any]], read_as(dict[str, Price])] = Field(
         default_factory=dict[str, Price | Mapping[str, Any]]
     )
-    """What a million tokens cost, by the name of the model, as its client has it. With prices, a run shows its cost, and
-    which models have no price."""
+    """Prices of a million tokens by the name of the model, as its client has it. With prices, a run shows its cost, and
+    the models without a price."""
     currency: str = "USD"
     """The currency of the prices; shown, and never converted."""
 
@@ -89,7 +95,7 @@ class BudgetTerminationConfig(BaseModel):
 
 @dataclass
 class Spent:
-    """What a team has spent so far; the wall-clock time only if it is limited."""
+    """Amounts that a team has spent so far; the wall-clock time only if it is limited."""
 
     models: ModelUsage = field(default_factory=ModelUsage)
     model_calls: int = 0
@@ -102,11 +108,11 @@ class Spent:
         return getattr(self.models if item in (Item.TOKENS, Item.COST) else self, item)
 
     def raise_to(self, recorded: Spent) -> None:
-        """Raise the amounts to those of a journal, which also include what is not performed again on resume."""
+        """Raise every counter to its recorded value, which includes effects that a resumed run does not perform again."""
         self.models.raise_to(recorded.models)
-        self.model_calls = max(self.model_calls, recorded.model_calls)
-        self.tool_calls = max(self.tool_calls, recorded.tool_calls)
-        self.processor_seconds = max(self.processor_seconds, recorded.processor_seconds)
+        for item in Item:
+            if item in vars(self):
+                setattr(self, item, max(self.of(item), recorded.of(item)))
         self.seconds = recorded.seconds
 
     def enter(
@@ -143,25 +149,18 @@ class Reading(Effect[Spent]):
     def request(self) -> JsonValue:
         return {"budget": "spent"}
 
-    def began(self) -> ClockReadingBegan:
+    @classmethod
+    def began(cls, begin: Begin) -> ClockReadingBegan:
         return ClockReadingBegan()
 
-    def ended(self, outcome: Spent | None, error: BaseException | None) -> ClockReadingEnded:
-        event = ClockReadingEnded()
-        if outcome is not None and self._max_seconds is not None:
-            event.seconds, event.over = outcome.seconds, outcome.seconds >= self._max_seconds
-        return event
+    @classmethod
+    def ended(cls, end: End) -> ClockReadingEnded:
+        return ClockReadingEnded(**end.facts)
 
-
-_QUESTIONS = (AskedQuestion, PersonInput)
-_OF_MODELS = (Item.MODEL_CALLS, Item.TOKENS, Item.COST, Item.SECONDS)
-_SPENDING: Sequence[tuple[type[Effect[Any]] | tuple[type[Effect[Any]], ...], Sequence[Item]]] = (
-    (ModelCall, _OF_MODELS),
-    (MemoryCall, (Item.SECONDS,)),
-    ((AgentBlock, PartBlock), (Item.PROCESSOR_SECONDS, Item.SECONDS)),
-    ((ToolCall, PartCall), (Item.TOOL_CALLS, Item.SECONDS)),
-)
-"""The items of which something must be left, by the kind of effect."""
+    def facts_at_end(self, outcome: Spent | None, error: BaseException | None) -> Mapping[str, JsonValue]:
+        if outcome is None or self._max_seconds is None:
+            return NO_FACTS
+        return {"seconds": outcome.seconds, "over": outcome.seconds >= self._max_seconds}
 
 
 class Ledger:
@@ -206,18 +205,18 @@ class Ledger:
             BudgetError: If nothing is left.
             SettingError: If money is limited, and a model has no price.
         """
-        if isinstance(effect, _QUESTIONS):
+        if effect.asks_person:
             with nullcontext() if self._timer is None else self._timer.paused():
                 return await do()
-        items = next((items for kinds, items in _SPENDING if isinstance(effect, kinds)), None)
-        if items is None:
+        if not (items := [*map(Item, effect.spends)]):
             return await do()
-        await self.look(effect.source)
+        await self.read_spent(effect.source)
         self._require_price(effect)
         self._require_left(items)
         # counted before, so that calls side by side cannot be too many
-        self._spent.model_calls += Item.MODEL_CALLS in items
-        self._spent.tool_calls += Item.TOOL_CALLS in items
+        for item in items:
+            if isinstance(vars(self._spent).get(item), int):
+                setattr(self._spent, item, self._spent.of(item) + 1)
         outcome, failure = None, None
         began = asyncio.get_running_loop().time()
         try:
@@ -230,7 +229,7 @@ class Ledger:
             # on resume, the next reading replaces it by what was recorded
             self._enter(effect, outcome, failure, asyncio.get_running_loop().time() - began)
 
-    async def look(self, source: str = "") -> None:
+    async def read_spent(self, source: str = "") -> None:
         """Read what was spent so far as an effect of the agent; the amounts in a journal count from there on."""
         is_live = False
 
@@ -250,7 +249,7 @@ class Ledger:
 
     def is_used_up(self) -> bool:
         """Whether models may not be called any more; emits an event if that is new."""
-        return self._use_up(_OF_MODELS)
+        return self._use_up([*map(Item, ModelCall.spends)])
 
     def _seconds(self, timer: Timer) -> float:
         limit = self._limits[Item.SECONDS]
@@ -278,7 +277,7 @@ class Ledger:
                 raise
             # what it has used until then, nobody tells
             self._spent.models.uncounted += isinstance(effect, ModelCall)
-            await self.look(effect.source)
+            await self.read_spent(effect.source)
             self._require_left([Item.SECONDS])
             raise
 
@@ -348,7 +347,7 @@ def _number(value: float, digits: int) -> str:
 class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]):
     """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
 
-    All effects that pass the :class:`~codeact_team.Dispatcher` count, from the team's task to the end of its run, also those of
+    All effects that pass the :class:`~codeact_team.Dispatcher` count, from the team's task to the end of its run, also the effects of
     nested teams and of agents inside tools. The next task has a new budget.
 
     Between two turns, a team that may not call models any more ends as by any other termination. Within a turn, an effect
@@ -362,7 +361,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     The effects of a team that a config loads pass the dispatcher by themselves. Build a team in Python inside
     ``with Dispatcher():``, and wrap the parts of AutoGen's own agents by :func:`codeact_team.wrap`.
 
-    The settings are those of :class:`BudgetTerminationConfig`.
+    The settings are as in :class:`BudgetTerminationConfig`.
 
     Raises:
         SettingError: If a setting cannot work.
@@ -386,7 +385,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         if self._terminated:
             raise TerminatedException("Termination condition has already been reached")
         ledger = self.begin()
-        await ledger.look()
+        await ledger.read_spent()
         if not ledger.is_used_up():
             return None
         self._terminated = True

@@ -1,4 +1,4 @@
-"""What agents read in messages and say in them."""
+"""Texts that agents read in messages and write in them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.agents.observations import Ending, ExecutionRecord, encodable
 from codeact_team.core.aio import is_being_cancelled, until_cancelled
-from codeact_team.core.effects import Dispatcher, Effect, perform
+from codeact_team.core.effects import Begin, Dispatcher, Effect, End, perform
 from codeact_team.core.events import DescriptionBegan, DescriptionEnded
 from codeact_team.core.executor_interface import StreamingCodeExecutor
-from codeact_team.core.markdown import Extraction, extract_before_invention
-from codeact_team.core.quoting import make_inert, take_thoughts_off
+from codeact_team.text.markdown import Extraction, extract_before_invention
+from codeact_team.text.quoting import make_inert, take_thoughts_off
 
 NO_ANSWER = "(The model gave no answer, or declined to.)"
 """In a chat, and in a context, some models take no empty message."""
@@ -36,11 +36,11 @@ _MAX_NAMES = 200
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a reply of a model is neither run nor taken for an answer.
+    """A reason not to run a reply of a model, nor to take it for an answer.
 
     Attributes:
-        ending: How the agent's work ends if no better reply comes.
-        was: What the reply was.
+        ending: The end of the agent's work if no better reply comes.
+        was: A description of the reply.
         advice: The next step for the model.
     """
 
@@ -54,7 +54,7 @@ class Fault:
 
 
 def fault_of(result: CreateResult, found: Extraction) -> Fault | None:
-    """What keeps a reply, in which this code was found, from being run or taken for an answer; ``None`` if nothing does."""
+    """Return the fault of a reply, in which this code was found; ``None`` if the reply is usable."""
     if not isinstance(result.content, str):
         names = ", ".join(dict.fromkeys(call.name for call in result.content))
         called = make_inert(encodable(" ".join(names.split())[:_MAX_NAMES]))
@@ -174,7 +174,7 @@ def visible_to(client: ChatCompletionClient, messages: Sequence[LLMMessage]) -> 
     return list(messages) if client.model_info["vision"] else remove_images(list(messages))
 
 
-class Description(Effect[str]):
+class _Description(Effect[str]):
     """A sandbox is asked what there is to know of it; the outcome is a text for a model."""
 
     kind = "description"
@@ -187,22 +187,24 @@ class Description(Effect[str]):
     def request(self) -> JsonValue:
         return {"describe": type(self.part).__name__}
 
-    def began(self) -> DescriptionBegan:
+    @classmethod
+    def began(cls, begin: Begin) -> DescriptionBegan:
         return DescriptionBegan()
 
-    def ended(self, outcome: str | None, error: BaseException | None) -> DescriptionEnded:
-        return DescriptionEnded(text=outcome or "")
+    @classmethod
+    def ended(cls, end: End) -> DescriptionEnded:
+        return DescriptionEnded(text=end.outcome or "")
 
 
 async def describe_sandbox(
     executor: CodeExecutor, source: str = "", dispatcher: Dispatcher | None = None
 ) -> str:
-    """What a model can be told of an executor's sandbox; empty where nothing is known.
+    """Describe an executor's sandbox for a model; empty if nothing is known.
 
     Args:
-        executor: Any of AutoGen's.
+        executor: Any executor of AutoGen's.
         source: The agent that asks.
-        dispatcher: The one that the agent remembers.
+        dispatcher: The dispatcher that the agent remembers.
 
     Raises:
         ValueError: If there is data that cannot be given to the code.
@@ -215,7 +217,7 @@ async def describe_sandbox(
         description = await executor.describe()
         return "" if description is None else description.to_text()
 
-    return await perform(Description(source, executor), ask, dispatcher)
+    return await perform(_Description(source, executor), ask, dispatcher)
 
 
 async def describe_for_turn(

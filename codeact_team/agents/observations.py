@@ -1,4 +1,4 @@
-"""What a model, a person and another agent get to read of an execution, and the records in messages."""
+"""Texts about an execution for a model, a person and another agent, and the records in messages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from codeact_team.core.execution import (
     Outcome,
     SessionResult,
 )
-from codeact_team.core.quoting import make_inert
-from codeact_team.core.screen_text import condensed, settled
 from codeact_team.models.verdicts import RetryDecision
+from codeact_team.text.quoting import make_inert
+from codeact_team.text.screen_text import condensed, settled
 from codeact_team.tools.approvals import ApprovalRecord
 
 EXECUTION_KEY = "codeact_team.execution"
@@ -28,12 +28,12 @@ EXECUTION_KEY = "codeact_team.execution"
 RESULT_KEY = "codeact_team.result"
 """The key of a message's metadata under which the whole of a result travels, as JSON: names and pictures as well."""
 
-ENDING_KEY = "codeact_team.ending"
+_ENDING_KEY = "codeact_team.ending"
 """The key of a message's metadata under which travels how the work on it ended."""
 
 
 class Ending(StrEnum):
-    """How the work of an agent came to its end."""
+    """The end of an agent's work."""
 
     ANSWERED = "answered"
     """The model had an answer, or its code called ``final_answer``."""
@@ -48,7 +48,7 @@ class Ending(StrEnum):
     NO_SUCH_TOOL = "no_such_tool"
     """The model called tools that it was not offered; the answer is the best from what was there."""
     UNREADABLE_VERDICT = "unreadable_verdict"
-    """What a model said of the work could not be read as a verdict."""
+    """A model's reply about the work could not be read as a verdict."""
     MAX_STEPS = "max_steps"
     """The steps were used up; the answer is the best from what was there, as where another limit ended the work."""
     MAX_SECONDS = "max_seconds"
@@ -71,18 +71,18 @@ class Ending(StrEnum):
 
     @property
     def sentence(self) -> str:
-        """What has happened, for a person."""
+        """The ending in a sentence, for a person."""
         return _SENTENCES[self]
 
     def to_metadata(self) -> dict[str, str]:
         """The ending as an entry for a message's metadata."""
-        return {ENDING_KEY: self.value}
+        return {_ENDING_KEY: self.value}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> Ending | None:
         """The ending in a message's metadata, or ``None`` where there is none that is known."""
         try:
-            return cls(metadata[ENDING_KEY])
+            return cls(metadata[_ENDING_KEY])
         except (KeyError, ValueError):
             return None
 
@@ -120,20 +120,20 @@ class ToolCallRecord(BaseModel):
     """As JSON, cut in the middle."""
     outcome: CallOutcome
     error: str = ""
-    """What went wrong, if anything did."""
+    """The error, if the call failed."""
     seconds: float
     """Wall-clock time until it was answered, the wait for approval included."""
 
 
 class ExecutionRecord(BaseModel):
-    """What an agent did with code in one turn."""
+    """Record of an agent's code in one turn."""
 
     blocks: list[CodeRecord]
     """The blocks of the last execution."""
     exit_code: int
-    """0 for success; of the last block that ran."""
+    """Exit code of the last block that ran; 0 for success."""
     outcome: Outcome
-    """How the last execution ended."""
+    """The outcome of the last execution."""
     output: str
     """As in the chat: cut, and with fences made inert."""
     limit: str | None = None
@@ -141,23 +141,23 @@ class ExecutionRecord(BaseModel):
     code_file: str | None = None
     """As :attr:`ExecutionResult.code_file`."""
     attempts: int = 1
-    """How often in the turn there was code to run."""
+    """The number of executions of code in the turn."""
     remark: str | None = None
-    """What the message adds to the output, where it passes that on; ``None`` where it says something of its own."""
+    """Text that the message adds to the output if it passes that on; ``None`` if it has a text of its own."""
     answer: str | None = None
-    """What the last code called ``final_answer`` with, word for word, where that counts."""
+    """The argument of the last code's call of ``final_answer``, word for word, if that counts."""
     superseded: list[CodeRecord] = []
     """The blocks of the attempts before the last."""
     retry_decisions: list[RetryDecision] = []
-    """What the model decided after each error."""
+    """The model's decision after each error."""
     tool_calls: list[ToolCallRecord] = []
     """The calls of tools that the code of the turn made, as they ended."""
     omitted_tool_calls: int = 0
-    """How many more there were."""
+    """The number of further calls."""
     approvals: list[ApprovalRecord] = []
-    """Who allowed or denied code and calls of tools."""
+    """The decisions on code and calls of tools, and who made them."""
     omitted_approvals: int = 0
-    """How many more decisions there were."""
+    """The number of further decisions."""
     files: dict[str, int] = {}
     """The sizes in bytes of the files that the code of the turn has made or changed, by their paths; hostile data."""
 
@@ -218,7 +218,7 @@ def _kept(result: ExecutionResult) -> _Kept:
 
 
 MAX_OBSERVATION_CHARS = 16_000
-"""How much of a result's output is passed on: about four thousand tokens."""
+"""Characters of a result's output that are passed on: about four thousand tokens."""
 
 _NO_OUTPUT = "(no output)"
 """Nothing to mend in a session: code may just bind names for the next block."""

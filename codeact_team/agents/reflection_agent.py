@@ -19,10 +19,10 @@ from codeact_team.agents.messages import add_to_context, given_answer, text_of, 
 from codeact_team.agents.observations import ExecutionRecord, describe_files, shorten
 from codeact_team.agents.turn import Turn, YieldItem
 from codeact_team.core.execution import Drawn, pictures_from_metadata
-from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.core.settings import in_config, takes_settings
 from codeact_team.models.clients import wrap_client
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
+from codeact_team.text.quoting import as_data, make_inert
 
 
 class ReflectionAgentConfig(AgentConfig):
@@ -33,7 +33,7 @@ class ReflectionAgentConfig(AgentConfig):
     description: str = (
         "A reviewer who judges whether the task is solved, and says what to do next if it is not."
     )
-    """What the agent does, for whoever selects the next speaker."""
+    """Description of the agent, for whoever selects the next speaker."""
     system_message: str = REFLECTION_SYSTEM_MESSAGE
     """The model's instructions; empty for none."""
 
@@ -47,7 +47,7 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
     word; otherwise the reviewer writes one. Without an answer, the text is the verdict. If the model's reply cannot be
     read, the verdict does not accept, and says why.
 
-    The settings are those of :class:`ReflectionAgentConfig`, with objects in place of their configs.
+    The settings are as in :class:`ReflectionAgentConfig`, with objects in place of their configs.
     """
 
     component_config_schema = ReflectionAgentConfig

@@ -40,7 +40,7 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
 
     It also ends a team whose reviewer's verdict could not be read twice in a row: no agent can learn from these.
 
-    The settings are those of :class:`ReflectionTerminationConfig`.
+    The settings are as in :class:`ReflectionTerminationConfig`.
     """
 
     component_config_schema = ReflectionTerminationConfig
@@ -51,7 +51,7 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
         self._config = config
         self._terminated = False
         self._unreadable = 0
-        """How many verdicts in a row could not be read."""
+        """The number of verdicts in a row that could not be read."""
 
     @property
     def terminated(self) -> bool:

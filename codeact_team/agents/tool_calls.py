@@ -6,10 +6,10 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from copy import copy
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
@@ -21,19 +21,17 @@ from codeact_team.agents.observations import ToolCallRecord, shorten
 from codeact_team.core import scope
 from codeact_team.core.aio import until_cancelled
 from codeact_team.core.component_effects import ToolListing
-from codeact_team.core.effects import Dispatcher, Effect, current_dispatcher, perform
+from codeact_team.core.effects import Begin, Dispatcher, Effect, End, current_dispatcher, perform
 from codeact_team.core.events import ToolCallBegan, ToolCallEnded
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.core.providers import resolve_function
 from codeact_team.errors import BudgetError, SettingError, WorkbenchError
 from codeact_team.tools.approval_rules import ApprovalRule
-from codeact_team.tools.approvals import ApprovalRecord, Approvals, Handler
+from codeact_team.tools.approvals import Approvals, Handler, Pause
 from codeact_team.tools.sources import Arguments, Catalog, Tool, ToolFailed
-from codeact_team.tools.toolbox import Offer, OfferedTool, Toolbox
+from codeact_team.tools.toolbox import Listing, Offer, OfferedTool, Toolbox
 
-Pause = Callable[[], AbstractContextManager[None]]
-
-MAX_RECORDS = 1000
+_MAX_RECORDS = 1000
 """Calls of a turn that are recorded one by one."""
 _MAX_NAME = 100
 _MAX_ARGUMENTS = 300
@@ -42,7 +40,8 @@ _NOT_YET = (
     "{} is not called now: several attempts at the task are made side by side, and until one of them is chosen only tools are "
     "called that may be called twice (tool_limits.repeatable). Go on without it, or say in the answer that it is left to do"
 )
-_NOT_ANSWERED = CallAnswer(CallOutcome.CANCELLED)
+NO_TOOLS = Offer([])
+"""The offer to the code of an agent without tools."""
 
 
 class _Piece(BaseModel):
@@ -66,22 +65,16 @@ class ToolCall(Effect[CallAnswer]):
     """Code of an agent calls a tool of the host, which may be repeatable."""
 
     kind = "tool_call"
+    spends = ("tool_calls", "seconds")
 
-    def __init__(
-        self, source: str, name: str, arguments: Mapping[str, JsonValue], *, is_repeatable: bool = False
-    ) -> None:
+    def __init__(self, source: str, call: HostCall, *, is_repeatable: bool) -> None:
         self._is_repeatable = is_repeatable
         self.source = source
-        self._name = name
-        self._arguments = arguments
+        self._call = call
         self._began = time.monotonic()
 
-    @cached_property
-    def _shown(self) -> str:
-        return shorten(json.dumps(self._arguments, ensure_ascii=False), _MAX_ARGUMENTS)
-
     def request(self) -> JsonValue:
-        return {"tool": self._name, "arguments": dict(self._arguments)}
+        return {"tool": self._call.name, "arguments": self._call.given}
 
     def dump(self, outcome: CallAnswer) -> JsonValue:
         pieces = [
@@ -99,222 +92,312 @@ class ToolCall(Effect[CallAnswer]):
             return None
         return CallAnswer(
             CallOutcome.FAILED,
-            error=f"it is unknown what became of this call of {self._name}: the run was interrupted while it was under way. "
+            error=f"it is unknown what became of this call of {self._call.name}: the run was interrupted while it was under way. "
             "It was not made again; find out before you do",
         )
+
+    def facts_at_end(
+        self, outcome: CallAnswer | None, error: BaseException | None
+    ) -> Mapping[str, JsonValue]:
+        return {"seconds": time.monotonic() - self._began}
 
     def record(self, answer: CallAnswer) -> ToolCallRecord:
         """Make the record of the call in the agent's message."""
         return ToolCallRecord(
-            name=self._name[:_MAX_NAME],
-            arguments=self._shown,
+            name=self._call.name[:_MAX_NAME],
+            arguments=_shown(self._call.given),
             outcome=answer.outcome,
             error=shorten(answer.error, _MAX_ERROR),
             seconds=time.monotonic() - self._began,
         )
 
-    def began(self) -> ToolCallBegan:
-        return ToolCallBegan(name=self._name[:_MAX_NAME], arguments=self._shown)
+    @classmethod
+    def began(cls, begin: Begin) -> ToolCallBegan:
+        name = begin.request["tool"][:_MAX_NAME]
+        return ToolCallBegan(name=name, arguments=_shown(begin.request["arguments"]))
 
-    def ended(self, outcome: CallAnswer | None, error: BaseException | None) -> ToolCallEnded:
-        if outcome is None:
-            outcome = _refused(str(error)) if isinstance(error, BudgetError) else _NOT_ANSWERED
-        record = self.record(outcome)
-        return ToolCallEnded(
-            name=record.name,
-            outcome=record.outcome,
-            error=record.error,
-            seconds=record.seconds,
-        )
+    @classmethod
+    def ended(cls, end: End) -> ToolCallEnded:
+        name, seconds = end.request["tool"][:_MAX_NAME], end.facts["seconds"]
+        if end.outcome is not None:
+            how, error = CallOutcome(end.outcome["outcome"]), end.outcome["error"]
+        elif end.failure is not None and end.failure.type.endswith(f".{BudgetError.__name__}"):
+            how, error = CallOutcome.REFUSED, end.failure.text
+        else:
+            how, error = CallOutcome.CANCELLED, ""
+        return ToolCallEnded(name=name, outcome=how, error=shorten(error, _MAX_ERROR), seconds=seconds)
 
 
-class TurnTools(HostTools):
-    """The tools in one turn of an agent, with its limits and approvals.
-
-    Args:
-        source: The agent.
-        offer: The tools; ``None`` for none.
-        limits: Limits of the calls.
-        approvals: Decides before code runs, and before each call.
-        cancellation_token: Cancels the tools that run.
-        dispatcher: The dispatcher that the agent remembers.
-        user: The agent whose turn it is, for executors that several agents share.
-        rights: See :attr:`codeact_team.core.execution.HostTools.rights`.
-        start: Starts the sources of the tools before a call, if that was not necessary to know the tools.
+@dataclass(frozen=True)
+class HostCall:
+    """A call of a tool by code.
 
     Attributes:
-        pause: Entered while a person is asked, whose time is not the turn's.
-        records: The calls in the order in which they ended.
-        used_up: Whether a call was refused because there had been too many.
+        offer: The tools that there are.
+        name: The name that the code has used.
+        given: The arguments, unchecked.
+        pause: Entered while a person is asked.
+        was_made: Whether it was made before the run was interrupted. Then it is only counted, and the answer is of no use.
     """
 
-    def __init__(
-        self,
-        source: str,
-        offer: Offer | None,
-        limits: ToolLimits,
-        approvals: Approvals,
-        cancellation_token: CancellationToken,
-        *,
-        dispatcher: Dispatcher | None = None,
-        user: object = None,
-        rights: object = None,
-        start: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self.source = source
-        self.user = user
-        self._dispatcher = dispatcher
-        self._rights = rights
-        self._start = start
-        self._offer = offer or Offer([])
-        self._has_tools = offer is not None
-        self._limits = limits
-        self._approvals = approvals
-        self._cancellation_token = cancellation_token
-        self._only_repeatable = False
-        self.pause: Pause = nullcontext
-        self._begin_records()
+    offer: Offer
+    name: str
+    given: dict[str, JsonValue]
+    pause: Pause
+    was_made: bool = False
 
-    def _begin_records(self) -> None:
-        self._calls = 0
-        self.records: list[ToolCallRecord] = []
-        self.omitted_records = 0
-        self.used_up = False
-        self.denials = 0
+    @cached_property
+    def tool(self) -> OfferedTool:
+        """The tool; :class:`ToolFailed` if there is none."""
+        if (tool := self.offer.find(self.name)) is None:
+            raise ToolFailed(f"there is no tool {self.name[:_MAX_NAME]!r}{self.offer.nearest(self.name)}")
+        return tool
 
-    def unrecorded(self) -> TurnTools:
-        """Return the same tools with records and counts of their own."""
-        tools = copy(self)
-        tools._begin_records()
-        return tools
+    @cached_property
+    def arguments(self) -> Arguments:
+        """The arguments as the tool takes them; :class:`ToolFailed` says what does not fit."""
+        return self.tool.read(self.given)
 
-    def in_attempt(self) -> TurnTools:
-        """Return the same tools for one of several attempts at the turn's task: only repeatable ones are called."""
-        tools = self.unrecorded()
-        tools._only_repeatable = True
-        return tools
 
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return self._has_tools
+class HostCalls(Protocol):
+    """Answers calls of tools."""
 
-    @property
-    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
-        return self._offer.declarations
+    async def answer(self, call: HostCall) -> CallAnswer:
+        """Make a call, or say why it is not made, also by a :class:`ToolFailed`."""
+        ...
 
-    @property
-    def max_parallel(self) -> int:
-        return self._limits.max_parallel
 
-    @property
-    def rights(self) -> object:
-        return self._rights
+@dataclass
+class _CallsOfTools(HostCalls):
+    """Calls the tools, each within its time.
 
-    def describe(self) -> str:
-        """Describe the tools for a prompt; empty if there are none."""
-        return self._offer.describe()
+    Args:
+        limits: Have the time of each.
+        cancellation_token: Cancels them.
+        start: Starts their sources before a call, if that was not necessary to know them.
+    """
 
-    def take_approvals(self) -> tuple[list[ApprovalRecord], int]:
-        """Return the decisions since the last call of this, and how many more there were than are recorded."""
-        omitted = self._approvals.left_out
-        return self._approvals.take_records(), omitted
+    limits: ToolLimits
+    cancellation_token: CancellationToken
+    start: Callable[[], Awaitable[None]] | None
 
-    async def denial_of(self, blocks: Sequence[CodeBlock]) -> str | None:
-        """Return why these blocks may not run, or ``None`` if they may."""
-        for block in blocks:
-            decision = await self._approvals.code(block.code, language=block.language, pause=self.pause)
-            if not decision.allowed:
-                return decision.reason
-        return None
-
-    async def call(self, name: str, arguments: dict[str, JsonValue], *, pause: Pause) -> CallAnswer:
-        # in an attempt, no other call is made at all
-        is_repeatable = self._only_repeatable or self._limits.is_repeatable(name)
-        call, answer = ToolCall(self.source, name, arguments, is_repeatable=is_repeatable), _NOT_ANSWERED
-        is_new = False
-
-        async def work() -> CallAnswer:
-            nonlocal is_new
-            is_new = True
-            return await self._answer(name, arguments, pause)
-
-        try:
-            answer = await perform(call, work, self._dispatcher)
-            if not is_new:
-                self._count(name, arguments, answer)
-        except BudgetError as error:
-            answer = _refused(str(error))
-        finally:
-            if len(self.records) < MAX_RECORDS:
-                self.records.append(call.record(answer))
-            else:
-                self.omitted_records += 1
-        return answer
-
-    async def _answer(self, name: str, arguments: dict[str, JsonValue], pause: Pause) -> CallAnswer:
-        """Make a call, unless something forbids it."""
-        if (tool := self._offer.find(name)) is None:
-            return _refused(f"there is no tool {name[:_MAX_NAME]!r}{self._offer.nearest(name)}")
-        if self._calls >= self._limits.max_calls:
-            self.used_up = True
-            most = self._limits.max_calls
-            return _refused(
-                f"this run may make {most} calls of tools (tool_limits.max_calls), and has made them"
-            )
-        self._calls += 1
-        if self._only_repeatable and not self._limits.is_repeatable(name):
-            return self._denied(_NOT_YET.format(name))
-        try:
-            read = tool.read(arguments)
-        except ToolFailed as error:
-            return _refused(str(error))
-        # what only rules look at costs nothing where there are none
-        if self._approvals:
-
-            @contextmanager
-            def both() -> Generator[None]:
-                with self.pause(), pause():
-                    yield
-
-            decision = await self._approvals.call(name, tool.received(read), pause=both)
-            if not decision.allowed:
-                return self._denied(f"not approved: {decision.reason}")
-        return await self._run(tool, read)
-
-    def _denied(self, reason: str) -> CallAnswer:
-        self.denials += 1
-        return CallAnswer(CallOutcome.DENIED, error=reason)
-
-    def _count(self, name: str, arguments: dict[str, JsonValue], answer: CallAnswer) -> None:
-        """Count a call that was made before the run was interrupted: it stays counted in the limits."""
-        tool = self._offer.find(name)
-        if tool is None or answer.outcome is CallOutcome.REFUSED:
-            return
-        self._calls += 1
-        if self._approvals and not (self._only_repeatable and not self._limits.is_repeatable(name)):
-            with suppress(ToolFailed):
-                self._approvals.count_call(name, tool.received(tool.read(arguments)))
-
-    async def _run(self, tool: OfferedTool, arguments: Arguments) -> CallAnswer:
-        seconds = self._limits.timeout_of(tool.name)
-        timer = asyncio.timeout(seconds)
+    async def answer(self, call: HostCall) -> CallAnswer:
+        if call.was_made:
+            return CallAnswer()
+        arguments = call.arguments
+        timer = asyncio.timeout(seconds := self.limits.timeout_of(call.name))
         try:
             async with timer:
                 # after a resumed run, the tools may be known from its record
-                if self._start is not None:
-                    await self._start()
-                return CallAnswer(content=await tool.call(arguments, self._cancellation_token))
+                if self.start is not None:
+                    await self.start()
+                return CallAnswer(content=await call.tool.call(arguments, self.cancellation_token))
         except (ToolFailed, WorkbenchError) as error:
             return CallAnswer(CallOutcome.FAILED, error=str(error))
         except TimeoutError:
             if not timer.expired():
                 raise
-            text = f"{tool.name} was stopped after {seconds:g} s, its limit (tool_limits)"
+            text = f"{call.name} was stopped after {seconds:g} s, its limit (tool_limits)"
             return CallAnswer(CallOutcome.TIMED_OUT, error=text)
 
 
-def _refused(reason: str) -> CallAnswer:
-    return CallAnswer(CallOutcome.REFUSED, error=reason)
+@dataclass
+class WrappedCalls(HostCalls):
+    """Has calls answered by ``inner``, as far as a subclass lets it."""
+
+    inner: HostCalls
+
+
+@dataclass
+class _ApprovedCalls(WrappedCalls):
+    """Has the calls made that the rules of approval allow."""
+
+    approvals: Approvals
+
+    async def answer(self, call: HostCall) -> CallAnswer:
+        # what only rules look at costs nothing where there are none
+        if self.approvals:
+            received = call.tool.received(call.arguments)
+            if call.was_made:
+                self.approvals.count_call(call.name, received)
+            elif not (decision := await self.approvals.call(call.name, received, pause=call.pause)).allowed:
+                return CallAnswer(CallOutcome.DENIED, error=f"not approved: {decision.reason}")
+        return await self.inner.answer(call)
+
+
+@dataclass
+class _RepeatableCalls(WrappedCalls):
+    """Has the calls made of tools that may be called twice."""
+
+    limits: ToolLimits
+
+    async def answer(self, call: HostCall) -> CallAnswer:
+        if not self.limits.is_repeatable(call.name):
+            return CallAnswer(CallOutcome.DENIED, error=_NOT_YET.format(call.name))
+        return await self.inner.answer(call)
+
+
+@dataclass
+class LimitedCalls(WrappedCalls):
+    """Has so many calls of tools made as their ``limits`` say.
+
+    Attributes:
+        used_up: Whether a call was refused because there had been too many.
+    """
+
+    limits: ToolLimits
+    count: int = 0
+    used_up: bool = False
+
+    async def answer(self, call: HostCall) -> CallAnswer:
+        most = self.limits.max_calls
+        # one of a tool that there is not costs nothing
+        if call.tool and self.count >= most and not call.was_made:
+            self.used_up = True
+            text = f"this run may make {most} calls of tools (tool_limits.max_calls), and has made them"
+            raise ToolFailed(text)
+        self.count += 1
+        return await self.inner.answer(call)
+
+
+@dataclass
+class RecordedCalls(WrappedCalls):
+    """Has each call performed as an effect, and recorded for the agent's message.
+
+    Attributes:
+        source: The agent.
+        dispatcher: The dispatcher that the agent remembers.
+        limits: Say which calls are repeatable.
+        records: The calls in the order in which they ended.
+        omitted: How many calls there were beyond those.
+        denials: How many calls were denied.
+    """
+
+    source: str
+    dispatcher: Dispatcher | None
+    limits: ToolLimits
+    records: list[ToolCallRecord] = field(default_factory=list[ToolCallRecord])
+    omitted: int = 0
+    denials: int = 0
+
+    async def answer(self, call: HostCall) -> CallAnswer:
+        effect = ToolCall(self.source, call, is_repeatable=self.limits.is_repeatable(call.name))
+        answer, is_new = CallAnswer(CallOutcome.CANCELLED), False
+
+        async def work() -> CallAnswer:
+            nonlocal is_new
+            is_new = True
+            return await self._answer(call)
+
+        try:
+            answer = await perform(effect, work, self.dispatcher)
+            self.denials += answer.outcome is CallOutcome.DENIED
+            if not is_new and answer.outcome is not CallOutcome.REFUSED:
+                await self._answer(replace(call, was_made=True))
+        except BudgetError as error:
+            answer = CallAnswer(CallOutcome.REFUSED, error=str(error))
+        finally:
+            if len(self.records) < _MAX_RECORDS:
+                self.records.append(effect.record(answer))
+            else:
+                self.omitted += 1
+        return answer
+
+    async def _answer(self, call: HostCall) -> CallAnswer:
+        try:
+            return await self.inner.answer(call)
+        except ToolFailed as error:
+            return CallAnswer(CallOutcome.REFUSED, error=str(error))
+
+
+@dataclass(eq=False)
+class TurnTools(HostTools):
+    """The tools in one turn of an agent, with its limits and approvals.
+
+    Attributes:
+        source: The agent.
+        offer: The tools; :data:`NO_TOOLS` for none.
+        limits: Limits of the calls.
+        approvals: Decides before code runs, and before each call.
+        cancellation_token: Cancels the tools that run.
+        dispatcher: The dispatcher that the agent remembers.
+        user: The agent whose turn it is, for executors that several agents share.
+        shared: See :attr:`codeact_team.core.execution.HostTools.rights`.
+        start: Starts the sources of the tools before a call, if that was not necessary to know the tools.
+        pause: Entered while a person is asked, whose time is not the turn's.
+        calls: Answers the calls within the limits; by default the tools, where they are approved.
+        recorded: Records the calls.
+        limited: Limits their number.
+    """
+
+    source: str
+    offer: Offer
+    limits: ToolLimits
+    approvals: Approvals
+    cancellation_token: CancellationToken
+    dispatcher: Dispatcher | None = None
+    user: object = None
+    shared: object = None
+    start: Callable[[], Awaitable[None]] | None = None
+    pause: Pause = nullcontext
+    calls: HostCalls | None = None
+
+    def __post_init__(self) -> None:
+        tools = _CallsOfTools(self.limits, self.cancellation_token, self.start)
+        self.limited: LimitedCalls = LimitedCalls(
+            self.calls or _ApprovedCalls(tools, self.approvals), self.limits
+        )
+        self.recorded: RecordedCalls = RecordedCalls(self.limited, self.source, self.dispatcher, self.limits)
+
+    def unrecorded(self) -> TurnTools:
+        """Return the same tools with records and counts of their own."""
+        return replace(self)
+
+    def in_attempt(self) -> TurnTools:
+        """Return the same tools for one of several attempts at the turn's task: only repeatable ones are called."""
+        # no other call is made at all
+        limits = self.limits.model_copy(update={"repeatable": ["*"]})
+        return replace(self, limits=limits, calls=_RepeatableCalls(self.limited.inner, self.limits))
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self.offer is not NO_TOOLS
+
+    @property
+    def declarations(self) -> Sequence[Mapping[str, JsonValue]]:
+        return self.offer.declarations
+
+    @property
+    def max_parallel(self) -> int:
+        return self.limits.max_parallel
+
+    @property
+    def rights(self) -> object:
+        return self.shared
+
+    def describe(self) -> str:
+        """Describe the tools for a prompt; empty if there are none."""
+        return self.offer.describe()
+
+    async def denial_of(self, blocks: Sequence[CodeBlock]) -> str | None:
+        """Return why these blocks may not run, or ``None`` if they may."""
+        for block in blocks:
+            decision = await self.approvals.code(block.code, language=block.language, pause=self.pause)
+            if not decision.allowed:
+                return decision.reason
+        return None
+
+    async def call(self, name: str, arguments: dict[str, JsonValue], *, pause: Pause) -> CallAnswer:
+        @contextmanager
+        def both() -> Generator[None]:
+            with self.pause(), pause():
+                yield
+
+        return await self.recorded.answer(HostCall(self.offer, name, arguments, both))
+
+
+def _shown(arguments: Mapping[str, JsonValue]) -> str:
+    return shorten(json.dumps(arguments, ensure_ascii=False), _MAX_ARGUMENTS)
 
 
 _CATALOGS = TypeAdapter(Sequence[Catalog])
@@ -352,60 +435,49 @@ class AgentTools:
             if is_given and not can_ask:
                 raise SettingError(f"{setting} has no effect: no rule in approval says `decision: ask`")
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
-        self._toolbox = Toolbox(tools, workbenches) if tools or workbenches else None
-        self._source = source
-        self._dispatcher = current_dispatcher()
-        self._limits = limits
+        self._toolbox = Toolbox(tools, workbenches)
         ask = resolve_function(handler) if isinstance(handler, str) else handler
-        self._approvals = Approvals(approval, ask, source, parks=parks)
-        self._rights = (list(tools), workbenches, limits, list(approval), handler)
-        if self._toolbox is not None:
+        self._turn = TurnTools(
+            source,
+            NO_TOOLS,
+            limits,
+            Approvals(approval, ask, source, parks=parks),
+            CancellationToken(),
+            dispatcher=current_dispatcher(),
+            user=self,
+            shared=(list(tools), workbenches, limits, list(approval), handler),
+            start=self._toolbox.ensure_started,
+        )
+        """What all turns have."""
+        if self._toolbox:
             # so that a server that does not start is reported before a model is paid
             scope.register(self._toolbox)
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return self._toolbox is not None
+        return bool(self._toolbox)
 
     async def begin_turn(self, cancellation_token: CancellationToken) -> TurnTools:
         """Start the tools if necessary, and return those for one turn; a :class:`WorkbenchError` if they cannot be had."""
-        offer, toolbox = None, self._toolbox
-        if toolbox is not None:
+        offer, turn = NO_TOOLS, self._turn
+        if self._toolbox:
             # one that was made outside a scope and is used inside it belongs to it all the same
-            scope.register(toolbox)
+            scope.register(self._toolbox)
 
-            def ask(
-                asked: list[str], list_tools: Callable[[], Awaitable[Sequence[Catalog]]]
-            ) -> Awaitable[Sequence[Catalog]]:
-                listing = ToolListing(None, _CATALOGS, asked, self._source)
-                return perform(listing, list_tools, self._dispatcher)
+            def ask(asked: list[str], list_tools: Listing) -> Awaitable[Sequence[Catalog]]:
+                return perform(ToolListing(None, _CATALOGS, asked, turn.source), list_tools, turn.dispatcher)
 
-            offer = await until_cancelled(toolbox.offer(ask), cancellation_token)
-        return TurnTools(
-            self._source,
-            offer,
-            self._limits,
-            self._approvals,
-            cancellation_token,
-            dispatcher=self._dispatcher,
-            user=self,
-            rights=self._rights,
-            start=None if toolbox is None else toolbox.ensure_started,
-        )
+            offer = await until_cancelled(self._toolbox.offer(ask), cancellation_token)
+        return replace(turn, offer=offer, cancellation_token=cancellation_token)
 
     def reset(self) -> None:
         """Forget what was granted."""
-        self._approvals.reset()
+        self._turn.approvals.reset()
 
     async def stop(self) -> None:
         """Stop the tools that were started for this agent."""
-        if self._toolbox is not None:
-            await self._toolbox.stop()
+        await self._toolbox.stop()
 
     def dump(self) -> Mapping[str, Any]:
         """The tools and workbenches for a config; a :class:`SettingError` if one has no form there."""
-        box = self._toolbox
-        return {
-            "tools": [] if box is None else box.dump_tools(),
-            "workbench": [] if box is None else box.dump_workbenches(),
-        }
+        return {"tools": self._toolbox.dump_tools(), "workbench": self._toolbox.dump_workbenches()}

@@ -1,4 +1,4 @@
-"""What one turn of an agent has come to: what it tells, in events and in AutoGen's messages, and what it costs."""
+"""The state of one turn of an agent: its events and messages, and what it costs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from codeact_team.core.execution import (
     pictures_to_metadata,
     read_drawn,
 )
-from codeact_team.core.quoting import make_inert, take_thoughts_off
 from codeact_team.models.clients import WrappedClient
 from codeact_team.models.structured import ModelAnswer
 from codeact_team.models.verdicts import RetryDecision, Verdict, decide_retry, reflect
+from codeact_team.text.quoting import make_inert, take_thoughts_off
 
 Item = BaseAgentEvent | BaseChatMessage | Response
-"""What an agent yields."""
+"""An item that an agent yields."""
 YieldItem = Callable[[Item], Awaitable[None]]
 """Lets an agent yield something."""
 
@@ -64,17 +64,14 @@ class Turn:
     """The id of the next message, which has in full what is streamed before it."""
     streamed: str | None = None
     """The id of the message that was last streamed."""
-    calls: list[RequestUsage] = field(default_factory=list[RequestUsage])
-    """What each call of a model has used."""
+    usage: RequestUsage | None = None
+    """The tokens of all calls of models so far; ``None`` where there was none."""
 
-    @property
-    def usage(self) -> RequestUsage | None:
-        """The tokens of all calls so far; ``None`` where there was none."""
-        if not self.calls:
-            return None
-        return RequestUsage(
-            prompt_tokens=sum([usage.prompt_tokens for usage in self.calls]),
-            completion_tokens=sum([usage.completion_tokens for usage in self.calls]),
+    def count(self, used: RequestUsage) -> None:
+        """Count the tokens of a call of a model."""
+        before = self.usage or RequestUsage(0, 0)
+        self.usage = RequestUsage(
+            before.prompt_tokens + used.prompt_tokens, before.completion_tokens + used.completion_tokens
         )
 
     def take_id(self) -> str:
@@ -130,7 +127,7 @@ class Turn:
             cancellation_token=cancellation_token or self.cancellation_token,
             **options,
         )
-        self.calls.append(result.usage)
+        self.count(result.usage)
         if isinstance(result.content, str):
             said = take_thoughts_off(result.content, result.thought)
             result = result.model_copy(update={"content": said.text, "thought": said.thought})
@@ -147,7 +144,7 @@ class Turn:
     ) -> ModelAnswer[Verdict]:
         """Let a model judge the work, and write its answer unless that is there already."""
         answer = await reflect(client, messages, answered=answered, cancellation_token=cancellation_token)
-        self.calls.append(answer.usage)
+        self.count(answer.usage)
         return answer
 
     async def judge(self, judged: ModelAnswer[Verdict], message_id: str) -> Verdict:
@@ -169,39 +166,39 @@ class Turn:
 
 @dataclass(kw_only=True)
 class CodeTurn(Turn):
-    """What one turn of an agent that runs code has come to so far."""
+    """State of one turn of an agent that runs code: its reply, blocks, results, pictures and files."""
 
     tools: TurnTools
-    """What the code may call on the host."""
+    """The tools that the code may call on the host."""
     stream_output: bool
     """Whether the code's output is yielded as it comes."""
     sandbox: str | None = None
-    """What there is to know of the sandbox, once that was asked."""
+    """The description of the sandbox, once it was asked for."""
     text: str = ""
-    """What the model has written last."""
+    """The latest text of the model."""
     fault: Fault | None = None
-    """Why no code in that is run, if so."""
+    """The fault for which no code in that text is run, if it has one."""
     blocks: list[CodeBlock] = field(default_factory=list[CodeBlock])
-    """To run next."""
+    """The blocks to run next."""
     unsupported: list[str] = field(default_factory=list[str])
     """Labels of code beside them that is not run."""
     unclosed: list[str] = field(default_factory=list[str])
-    """Whose code beside them is not run, because its end is missing."""
+    """The authors whose code beside them is not run, because its end is missing."""
     invented: bool = False
     """Whether what follows them is not read, as it pretends that they have run already."""
     executed: list[list[CodeBlock]] = field(default_factory=list[list[CodeBlock]])
     result: ExecutionResult = field(default_factory=partial(ExecutionResult, exit_code=0, output=""))
     drawn: Drawn = field(default_factory=Drawn)
-    """What the blocks of the result have drawn."""
+    """The pictures that the blocks of the result have drawn."""
     max_pictures: int
-    """How many pictures the response passes on."""
+    """The most pictures that the response passes on."""
     pictures: Sequence[Picture] = ()
     """The latest pictures of the turn."""
     files: dict[str, int] = field(default_factory=dict[str, int])
     """The sizes of the files that its code has made or changed, by their paths."""
     decisions: list[RetryDecision] = field(default_factory=list[RetryDecision])
     remark: str | None = None
-    """What the response adds to the result, if it passes that on."""
+    """Text that the response adds to the result, if it passes that on."""
 
     @property
     def stopped(self) -> bool:
@@ -210,7 +207,7 @@ class CodeTurn(Turn):
 
     @property
     def whole_answer(self) -> str | None:
-        """What the latest code has called ``final_answer`` with."""
+        """The argument of the latest code's call of ``final_answer``."""
         answer = self.result.answer if isinstance(self.result, SessionResult) else None
         return None if answer is None else encodable(answer)
 
@@ -226,7 +223,7 @@ class CodeTurn(Turn):
         """Let a model decide whether code that failed is worth another attempt, and tell what it decides."""
         answer = await decide_retry(client, messages, cancellation_token=cancellation_token)
         decision = answer.value
-        self.calls.append(answer.usage)
+        self.count(answer.usage)
         self.decisions.append(decision)
         emit(Decision(agent=self.source, retry=decision.retry, reason=decision.reason), self.dispatcher)
         await self.think(answer.thought)
@@ -239,8 +236,8 @@ class CodeTurn(Turn):
         )
         await self.send(message)
 
-    async def look(self) -> None:
-        """Take up what the blocks of the result have drawn."""
+    async def read_pictures(self) -> None:
+        """Read the pictures and files that the blocks of the result have made."""
         shown = self.result.artifacts if isinstance(self.result, SessionResult) else ()
         artifacts = [*shown, *self.result.saved_pictures]
         self.files |= self.result.files
@@ -265,7 +262,6 @@ class CodeTurn(Turn):
         if not self.executed:
             return {}
         *earlier, last = self.executed
-        approvals, omitted_approvals = self.tools.take_approvals()
         record = ExecutionRecord(
             blocks=_records(last),
             exit_code=self.result.exit_code,
@@ -278,10 +274,11 @@ class CodeTurn(Turn):
             superseded=[block for blocks in earlier for block in _records(blocks)],
             answer=self.whole_answer,
             retry_decisions=self.decisions,
-            tool_calls=self.tools.records,
-            omitted_tool_calls=self.tools.omitted_records,
-            approvals=approvals,
-            omitted_approvals=omitted_approvals,
+            tool_calls=self.tools.recorded.records,
+            omitted_tool_calls=self.tools.recorded.omitted,
+            # once the others are taken, it is 0
+            omitted_approvals=self.tools.approvals.left_out,
+            approvals=self.tools.approvals.take_records(),
             files=self.files,
         )
         told = any(isinstance(message, CodeExecutionEvent) for message in self.inner_messages)

@@ -1,4 +1,4 @@
-"""The model calls of a run by itself, tried again as those of a batch."""
+"""The model calls of a single run, tried again as in a batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from codeact_team.batch.worker import Meter
 from codeact_team.core.autogen_internals import leave_retries, sets_retries
 from codeact_team.core.effects import Effect, Event, Perform, emit
 from codeact_team.core.events import ModelCallEnded, ModelCallPutOff
+from codeact_team.journal.result import is_too_many
 from codeact_team.models.clients import ModelCall
-from codeact_team.runs.result import is_too_many
 
 _LIMITED = 6
 """Retries after too many requests: where a server does not say how long to wait, they take a minute, as most limits do."""

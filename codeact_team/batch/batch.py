@@ -46,7 +46,7 @@ from codeact_team.core.providers import Policy, did_you_mean
 from codeact_team.core.scope import Scope
 from codeact_team.core.settings import setting_errors, suggests
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.journal.seal import user_key
+from codeact_team.journal.seal import user_key
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from codeact_team.core.atomic_files import Directory
-from codeact_team.core.files import below, made_named, move_named, open_regular, opened, remove_named
-from codeact_team.core.trees import files_below
 from codeact_team.errors import JournalError
+from codeact_team.files.atomic import Directory
+from codeact_team.files.opening import below, made_named, move_named, open_regular, opened, remove_named
+from codeact_team.files.trees import files_below
 from codeact_team.sandbox.archives import END, file_member
 
 PARTS = ("runs", "files")

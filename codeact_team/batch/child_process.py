@@ -31,7 +31,7 @@ if os.getppid() != {parent}:
 from {module} import main
 main()
 """
-"""What a child runs. It ends with its parent also while it imports, which takes longest."""
+"""The program of a child. It ends with its parent also while it imports, which takes longest."""
 
 
 class WorkerLostError(Exception):

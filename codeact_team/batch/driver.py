@@ -33,11 +33,11 @@ from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import CodeActTeamError, JournalError
 
 _MAX_LOST = 5
-"""How often a job may lose its worker. It may be the job that kills it, and other jobs die with it."""
+"""The most times that a job may lose its worker: the job may be what kills it, and other jobs die with it."""
 _MAX_DEATHS = 10
-"""How many workers in a row may die without a result in between."""
+"""The most workers in a row that may die without a result in between."""
 _AT_ONCE = 8
-"""How many jobs a worker runs at the same time by default. Most of them wait for their model."""
+"""Jobs that a worker runs at the same time by default. Most of them wait for their model."""
 _WRITE_EVERY = 1.0
 """Seconds between two updates of ``results.jsonl``; more if an update takes long."""
 
@@ -75,7 +75,7 @@ class Driver:
         self._is_only = False
         self._max_starts = 0
         self._starts = 0
-        """How many workers were started since the last result."""
+        """The number of workers started since the last result."""
         self._ledger = ledger
         self._rate = RateLimit(settings.limits)
         self._dispatcher = dispatcher
@@ -92,7 +92,7 @@ class Driver:
         self._writing: asyncio.TimerHandle | None = None
         self._write_every = _WRITE_EVERY
         self.stop_reason: str | None = None
-        self.is_refused = False
+        self.is_refused: bool = False
         self.signal: Signals | None = None
 
     async def run(self, begun: Callable[[int], None]) -> None:

@@ -58,7 +58,7 @@ _HOW_TO_START = (
     "of its nodes, or name one by --address"
 )
 _NONE_HERE = "Could not find any running"
-"""What Ray says where this machine is no node of a cluster."""
+"""Ray's words if this machine is no node of a cluster."""
 _AUTO = "auto"
 _PATIENCE = 5.0
 """Seconds in which the head of a cluster takes a connection; Ray itself tries for two minutes."""
@@ -69,7 +69,7 @@ _CONNECTING = 120.0
 class RayEngine:
     """Starts workers on the nodes of a Ray cluster, through the gateway. Ray chooses the nodes.
 
-    The address is that of :class:`BatchSettings`.
+    The address is as in :class:`BatchSettings`.
 
     Raises:
         SettingError: If Ray is not installed.
@@ -146,7 +146,7 @@ class RayEngine:
         try:
             while True:
                 message = await self._gateway.receive()
-                self._connections[message["worker"]].take(message)
+                self._connections[message["worker"]].deliver(message)
                 if "ended" in message:
                     del self._connections[message["worker"]]
         except WorkerLostError:
@@ -155,8 +155,8 @@ class RayEngine:
             # also where this is cancelled: a worker that is being closed waits for its end
             self._is_lost = True
             for connection in self._connections.values():
-                connection.take({"lost": "the connection to the cluster was lost"})
-                connection.take({"ended": True})
+                connection.deliver({"lost": "the connection to the cluster was lost"})
+                connection.deliver({"ended": True})
 
 
 def _has_ray() -> bool:
@@ -208,7 +208,7 @@ def engine_of(name: str, address: str | None) -> Engine:
     match name:
         case "local":
             if address is not None:
-                raise SettingError("an address is that of a Ray cluster: say --engine ray, too")
+                raise SettingError("an address belongs to a Ray cluster: say --engine ray, too")
             return LocalEngine()
         case "ray":
             return RayEngine(address)

@@ -23,8 +23,8 @@ from codeact_team.config.components import DIRECTORY_FIELDS, PlacedComponent
 from codeact_team.config.loading import CheckedConfig
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.scope import Scope
-from codeact_team.core.visibility import one_line
 from codeact_team.errors import SettingError
+from codeact_team.text.visibility import one_line
 
 _MAX_OUTPUT = 2000
 """Characters."""
@@ -98,12 +98,12 @@ def _normal(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a checker says of an answer.
+    """A checker's judgement of an answer.
 
     Attributes:
         is_right: Whether the answer is right; ``None`` if the checker has failed.
-        output: What a checker printed that rejected the answer, or failed: its error message; hostile data.
-        failure: Why the checker has failed, in a line; hostile data.
+        output: The error message of a checker that rejected the answer, or failed; hostile data.
+        failure: The failure of the checker, in a line; hostile data.
     """
 
     is_right: bool | None
@@ -182,7 +182,7 @@ def _given(answer: str, expected: JsonValue, files: Path) -> str:
     given = f"answer, expected, files = {(answer, expected, _FILES)!a}"
     if not files.is_dir():
         return given
-    # the directory has the name of the task, which may be that of a module; `os` is loaded already
+    # the directory has the name of the task, which may be a module's; `os` is loaded already
     return f"__import__('os').rename({files.name!a}, {_FILES!r})\n{given}"
 
 
@@ -272,7 +272,7 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
 
 
 def wrong_answer(result: JobResult) -> WrongAnswer:
-    """What is wrong with the answer in a result, cut short."""
+    """Return the wrong answer of a result with the expected one and the checker's last line, cut short."""
     expected = result.expected
     if expected is not None and not isinstance(expected, str):
         expected = json.dumps(expected, ensure_ascii=False)

@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from codeact_team.batch.throttle import DriverInterface
-from codeact_team.core.atomic_files import whole_file, write_whole
 from codeact_team.core.effects import Effect, Perform
-from codeact_team.core.files import made_named, open_regular, opened, read_regular, remove_named
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.journal.seal import SealKey
+from codeact_team.files.atomic import whole_file, write_whole
+from codeact_team.files.opening import made_named, open_regular, opened, read_regular, remove_named
+from codeact_team.journal.run_directory import RunDirectory
+from codeact_team.journal.seal import SealKey
 
 _MOST = 1024
 """Bytes of a lease."""
@@ -49,7 +49,7 @@ class Lease:
 
     Attributes:
         job: The name of the job.
-        number: Higher than those of all earlier leases of the job that were not given back.
+        number: Higher than the numbers of all earlier leases of the job that were not given back.
         nonce: Random; no other lease has the same.
         takes_over: Whether the previous lease was not given back, so that another worker may still hold it.
     """

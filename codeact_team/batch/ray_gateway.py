@@ -39,7 +39,7 @@ _STORE = 80 << 20
 """Bytes of Ray's store for objects, about the least that it allows: messages are too small to need it."""
 _LOCAL = "local"
 _UNIMPORTED = "failed to import"
-"""What Ray says of an actor whose class is not on its node."""
+"""Ray's words about an actor whose class is not on its node."""
 
 
 class NodeWorker:
@@ -49,7 +49,7 @@ class NodeWorker:
     """
 
     def __init__(self) -> None:
-        # a loop of asyncio, in a thread of its own: that of Ray is uvloop where that is installed
+        # a loop of asyncio, in a thread of its own: Ray's loop is uvloop if that is installed
         self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
         self._loop = self._runner.get_loop()
         self._thread = Thread(target=self._serve)
@@ -62,8 +62,8 @@ class NodeWorker:
         self._thread.start()
         return version("codeact-team"), str(get_node_ip_address())  # pyright: ignore[reportUnknownArgumentType]
 
-    async def take(self, message: Message | None) -> None:
-        """Take a message of the driver; ``None`` is the end. Does nothing where the worker has ended."""
+    async def deliver(self, message: Message | None) -> None:
+        """Deliver a message of the driver; ``None`` is the end. Does nothing where the worker has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._incoming.put_nowait, message)
 
@@ -75,7 +75,7 @@ class NodeWorker:
 
     async def end(self) -> None:
         """Let the worker end in order, and wait for that."""
-        await self.take(None)
+        await self.deliver(None)
         await asyncio.to_thread(self._thread.join)
 
     def send(self, message: Message | None) -> None:
@@ -160,7 +160,7 @@ class _Node:
             message = await self.messages.get()
             # one after the other: calls that are under way together may overtake each other
             with suppress(RayError):
-                await _result(actor.take.remote(message))
+                await _result(actor.deliver.remote(message))
 
 
 async def _result(reference: Any) -> Any:

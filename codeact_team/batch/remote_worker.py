@@ -84,17 +84,19 @@ class NodeConnection:
         self._gateway = gateway
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self._ended = asyncio.Event()
-        self.drained = gateway.drained
         gateway.send({"worker": number, "start": True})
 
-    def take(self, message: Message) -> None:
-        """Take a message that the gateway has sent about the worker."""
+    def deliver(self, message: Message) -> None:
+        """Deliver a message that the gateway has sent about the worker."""
         self._incoming.put_nowait(message)
         if "ended" in message:
             self._ended.set()
 
     def send(self, message: Message) -> None:
         self._gateway.send({"worker": self._number, "message": message})
+
+    async def drained(self) -> None:
+        await self._gateway.drained()
 
     async def receive(self) -> Message:
         message = await self._incoming.get()
@@ -162,7 +164,7 @@ class RemoteWorker:
         self._answering: set[asyncio.Task[None]] = set()
         self._loss = ""
         self.sees_directory = True
-        self.is_lost = False
+        self.is_lost: bool = False
 
     async def run(self, job: Message, lease: Lease) -> Message:
         """Run a job, as :meth:`Worker.run` does.
@@ -192,12 +194,12 @@ class RemoteWorker:
                 except (WorkerLostError, CodeActTeamError) as error:
                     self.lose(str(error))
                     return
-                self._take(message)
+                self._handle(message)
         finally:
             # also where a message cannot be kept, which is raised when the worker is closed
             self.lose("its connection was closed")
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if (name := message.get("done")) is not None:
             if (job := self._jobs.pop(name, None)) is not None and not job.done():
                 if not self.sees_directory:

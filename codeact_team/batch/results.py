@@ -13,7 +13,7 @@ from codeact_team.core.effects import Event
 
 
 class TaskOutcome(StrEnum):
-    """How a run of a task ended."""
+    """The outcome of one run of a task."""
 
     ACCEPTED = "accepted"
     """A review has accepted its work."""
@@ -31,12 +31,12 @@ class TaskOutcome(StrEnum):
 
     @property
     def is_success(self) -> bool:
-        """Whether its answer counts, as that of a run."""
+        """Whether its answer counts."""
         return self in (TaskOutcome.ACCEPTED, TaskOutcome.ANSWERED)
 
 
 class Doing(StrEnum):
-    """What a run of a task is at."""
+    """The present step of a run of a task."""
 
     STARTING = "starts"
     WAITING = "waits to ask"
@@ -82,7 +82,7 @@ class JobResult:
         cost: What these tokens have cost, where the models have prices.
         currency: The currency of the cost.
         files: The files that the task made or changed.
-        run: The directory of its journal, relative to that of the batch.
+        run: The directory of its journal, relative to the directory of the batch.
     """
 
     id: str

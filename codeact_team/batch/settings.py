@@ -21,20 +21,20 @@ from codeact_team.core.accounting import Price
 from codeact_team.core.autogen_internals import ComponentClass
 from codeact_team.core.providers import Policy, schema_of
 from codeact_team.errors import SettingError
-from codeact_team.runs.journal.seal import SealKey
+from codeact_team.journal.seal import SealKey
 
 SEALED_BY = "batch"
 """The name of the key that is derived from a user's key for batches. Workers on other machines have no other key."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """How each task runs, on whatever machine.
+class _TaskSettings:
+    """Settings of each task, on whatever machine.
 
     Attributes:
-        policy: Which components the config may load; by default what the environment says.
+        policy: The components that the config may load; by default as the environment says.
         seconds: Wall-clock time that a task may take; ``None`` is no limit.
-        retries: How often a task may retry when its infrastructure fails: the container engine, a connection, or a model
+        retries: The number of times that a task may be tried again when its infrastructure fails: the container engine, a connection, or a model
             server that is overloaded.
     """
 
@@ -44,14 +44,14 @@ class TaskSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchSettings(TaskSettings):
-    """What the caller of a batch chooses: :func:`codeact_team.run_batch` says what each setting means.
+class BatchSettings(_TaskSettings):
+    """Settings of a batch by its caller: :func:`codeact_team.run_batch` explains each.
 
     Raises:
         SettingError: If a number is too small.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     overrides: Sequence[str | ForEvery] = ()
     allow_outside_files: bool = False
@@ -79,8 +79,8 @@ BATCH_SETTINGS = TypeAdapter(BatchSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerSettings(TaskSettings):
-    """What every worker of a batch gets; :data:`WORKER_SETTINGS` writes it as JSON.
+class WorkerSettings(_TaskSettings):
+    """Settings of every worker of a batch; :data:`WORKER_SETTINGS` writes them as JSON.
 
     Attributes:
         config: The text of the config.
@@ -139,7 +139,7 @@ def prices_of(config: CheckedConfig) -> tuple[Mapping[str, Price], str | None]:
 
 
 class JobConfigs:
-    """Makes the configs of jobs from that of their batch."""
+    """Makes the configs of jobs from the config of their batch."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings

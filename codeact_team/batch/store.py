@@ -9,10 +9,10 @@ from pathlib import Path
 
 from codeact_team.batch.results import TASK_RESULT, JobResult
 from codeact_team.batch.tasks import Job
-from codeact_team.core.atomic_files import whole_file
-from codeact_team.core.files import made_named
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.journal.log import Log, LogReader, entry_at, understood
+from codeact_team.files.atomic import whole_file
+from codeact_team.files.opening import made_named
+from codeact_team.journal.log import Log, LogReader, entry_at, understood
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ResultStore:
     """
 
     def __init__(self, directory: Path, batch: str, former: str = "") -> None:
-        self.path = directory / "results.jsonl"
+        self.path: Path = directory / "results.jsonl"
         self._log_path = directory / "batch.jsonl"
         self._known: dict[str, _Known] = {}
         try:

@@ -18,10 +18,10 @@ from pydantic import JsonValue
 
 from codeact_team.batch.results import LineBroken
 from codeact_team.config.overrides import field_names
-from codeact_team.core.files import open_regular
-from codeact_team.core.nesting import parse_json
 from codeact_team.core.providers import did_you_mean
 from codeact_team.errors import SettingError
+from codeact_team.files.opening import open_regular
+from codeact_team.text.nesting import parse_json
 
 _PLAIN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 _MAX_ID = 200
@@ -141,7 +141,7 @@ def refuse_unknown_fields(overrides: Sequence[str], tasks: Sequence[BatchTask]) 
 
 
 def _name(task_id: str) -> str:
-    """The name of a task in paths, which differs from those of all other tasks, also if the file system ignores case."""
+    """Return a name for a task in paths. No other task has it, also if the file system ignores case."""
     if _PLAIN_NAME.fullmatch(task_id):
         return task_id
     readable = re.sub(r"[^a-z0-9._-]+", "-", task_id.lower()).strip("-.")[:40]
@@ -177,7 +177,7 @@ def read_tasks(
                 raise record
             task = _task(record, number, folder, allow_outside_files)
             if (other := tasks.get(task.id)) is not None:
-                raise TaskError(f"its id {task.id!r} is that of line {other.line}")
+                raise TaskError(f"its id {task.id!r} is also the id of line {other.line}")
         except TaskError as error:
             broken.append(LineBroken(line=number, problem=str(error)))
         else:

@@ -1,4 +1,4 @@
-"""What workers report to the driver of their batch, and the limits that it sets to all of them together."""
+"""The limits that the driver of a batch sets to all its workers together, by what they report."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _LONGEST_PAUSE = 60.0
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What all tasks of a batch together may use. ``None`` is no limit.
+    """The limits of all tasks of a batch together. ``None`` is no limit.
 
     Attributes:
         max_tokens: Tokens of all model calls.
@@ -88,7 +88,7 @@ class BatchLimits:
         SettingError: If a limit is not above 0.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     max_tokens: int | None = None
     max_cost: float | None = None
@@ -105,10 +105,10 @@ class BatchLimits:
 
 
 class BatchLedger:
-    """What the model calls of all tasks have used, and whether they may use more.
+    """Account of the model calls of all tasks, which refuses more when a limit is reached.
 
     Attributes:
-        currency: That of the prices; ``None`` where models have no prices.
+        currency: The currency of the prices; ``None`` if models have no prices.
         tokens: The number of tokens so far.
     """
 
@@ -117,7 +117,7 @@ class BatchLedger:
         self.currency = currency
         self._jobs: dict[str, ModelUsage] = {}
         """The usage, as entered, of each job that is not finished."""
-        self.tokens = 0
+        self.tokens: int = 0
         self._cost = 0.0
 
     @property
@@ -142,7 +142,7 @@ class BatchLedger:
             self.add(tokens, cost)
 
     def refusal(self) -> str | None:
-        """Why no more may be used; ``None`` if more may."""
+        """Return the limit that is reached, in a sentence; ``None`` if more may be used."""
         limits = self._limits
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             return f"{OUT_OF_BUDGET}: {self.tokens:,} of {limits.max_tokens:,} tokens"
@@ -168,7 +168,7 @@ class RateLimit:
         self._paused_until = 0.0
         self._pause = _PAUSE
         self._at_once: int | None = None
-        """How many calls may be under way since a server had too many requests."""
+        """The most calls that may be under way since a server had too many requests; ``None`` before that."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property

@@ -32,13 +32,11 @@ from codeact_team.batch.throttle import BATCH_ENDS, CallEnded, DriverInterface
 from codeact_team.core.accounting import ModelUsage, Price
 from codeact_team.core.effects import Effect, Event, Perform
 from codeact_team.core.events import ModelCallEnded
-from codeact_team.core.files import remove_named
 from codeact_team.errors import CodeActTeamError
 from codeact_team.executors.pool import SandboxPool
-from codeact_team.models.clients import ModelCall
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.result import (
+from codeact_team.files.opening import remove_named
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import (
     RunResult,
     explain,
     is_of_infrastructure,
@@ -47,6 +45,8 @@ from codeact_team.runs.result import (
     is_unauthorized,
     retry_after,
 )
+from codeact_team.journal.run_directory import RunDirectory
+from codeact_team.models.clients import ModelCall
 from codeact_team.runs.resuming import resumed
 from codeact_team.runs.run import TeamRun
 
@@ -135,7 +135,7 @@ class Meter:
 _DYING = 15.0
 """Seconds in which the journals of a dead worker, or of one whose driver is dead, are unlocked."""
 _READY = 2
-"""How many sandboxes each worker keeps ready."""
+"""The number of warm sandboxes that each worker keeps."""
 
 
 class Worker:
@@ -221,7 +221,7 @@ class Worker:
         await held.enter(run)
         ended = self._finished(run)
         if ended is None:
-            # those of an earlier attempt; this one makes them again
+            # an earlier attempt has made them; this one makes them again
             with suppress(FileNotFoundError):
                 remove_named(files)
             ended = await self._run(job, run, files, meter, held)

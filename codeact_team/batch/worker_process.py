@@ -24,10 +24,10 @@ from codeact_team.batch.results import BatchNoted
 from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
 from codeact_team.batch.worker import Worker
 from codeact_team.core.notices import Level, logs_as_notices
-from codeact_team.core.redaction import without_secrets
 from codeact_team.errors import CodeActTeamError
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.telemetry.exporting import exporting
+from codeact_team.text.redaction import without_secrets
 
 
 async def serve(channel: MessageChannel) -> None:
@@ -88,7 +88,7 @@ def _own_directory(settings: WorkerSettings) -> Generator[Path | None]:
 
 
 class _Service:
-    """Answers the messages of a driver; ``directory`` is ``None`` where runs are kept in that of the batch."""
+    """Answers the messages of a driver; ``directory`` is ``None`` if the directory of the batch keeps the runs."""
 
     def __init__(
         self, channel: MessageChannel, worker: Worker, driver: RemoteDriver, directory: Path | None

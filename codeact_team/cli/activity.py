@@ -1,4 +1,4 @@
-"""What a run waits for, in a few words."""
+"""The line that says what a run waits for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from codeact_team.cli.screen import clock
-from codeact_team.core.effects import EffectBegan, EffectEnded, Event
+from codeact_team.core.effects import EffectBegan, EffectEnded, Event, OtherEffectBegan
 from codeact_team.core.events import (
     BlockBegan,
     ModelCallBegan,
@@ -21,8 +21,8 @@ from codeact_team.core.events import (
     ToolCallBegan,
     Words,
 )
-from codeact_team.core.visibility import one_line
-from codeact_team.runs.result import RunResult
+from codeact_team.journal.result import RunResult
+from codeact_team.text.visibility import one_line
 
 _MOST = 36
 """Characters of a name, so that the time behind it fits into a narrow terminal."""
@@ -40,7 +40,7 @@ class _Doing:
 
 
 _CODE, _SANDBOX, _TOOL, _MODEL, _PERSON = range(1, 6)
-"""What is waited for, of all that is under way: code waits for its sandbox and its tools, a tool for its model."""
+"""Ranks of work under way. The highest is shown: code waits for its sandbox and its tools, a tool for its model."""
 
 
 class Activity:
@@ -53,7 +53,7 @@ class Activity:
         """The span of the last call of a model by an agent, and the model."""
         self._idle = _Doing("working", 0, time.monotonic())
         self.tail = ""
-        """What is written and not shown yet."""
+        """Text of a model that is written and not shown yet."""
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
@@ -81,10 +81,10 @@ class Activity:
             self._idle = _Doing("working", 0, time.monotonic())
 
     def describe(self) -> str:
-        """What is waited for, how long so far, and the limit of that."""
+        """Describe the work that is waited for, its seconds so far, and its time limit."""
         # at each event, it would take long where much is under way; copied, as another thread may add to it
         under_way = [*self._under_way.values()]
-        # the last one to begin, among those of the highest rank
+        # the last one to begin of the highest rank
         doing = max(under_way, key=lambda one: (one.rank, one.began), default=self._idle)
         if (left := doing.put_off - time.monotonic()) > 0:
             return f"asked again in {clock(left + 1)}: {doing.why}"
@@ -107,6 +107,8 @@ class Activity:
                 self._begin(event.span, f"tools.{one_line(event.name, _MOST)} works", _TOOL)
             case QuestionAsked():
                 self._begin(event.span, "waiting for a person's answer", _PERSON)
+            case OtherEffectBegan():
+                self._begin(event.span, f"waiting for {one_line(event.kind, _MOST)}", _TOOL)
             case _:
                 pass
 

@@ -65,7 +65,7 @@ class _Command(TyperCommand):
             ) from None
 
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="codeact-team",
     cls=_Commands,
     help="A team of agents that writes code, runs it in a real sandbox, repairs it and reflects on the result.",

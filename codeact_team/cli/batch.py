@@ -30,7 +30,7 @@ from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
-from codeact_team.core.visibility import cut
+from codeact_team.text.visibility import cut
 
 _MARKS = {
     TaskOutcome.ACCEPTED: ("✓", "green"),

@@ -35,7 +35,7 @@ def batch(
     out: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="The directory of the results; with those of before, the batch goes on."
+            metavar="DIR", help="The directory of the results. If it has results, the batch goes on."
         ),
     ],
     overrides: Annotated[
@@ -44,7 +44,7 @@ def batch(
             "-s",
             "--set",
             metavar="PATH=VALUE",
-            help="Change one value of the config; {field} in it is what a task says there. Repeatable.",
+            help="Change one value of the config; {field} in it is replaced by the field of the task. Repeatable.",
         ),
     ] = None,
     model: Model = None,
@@ -63,12 +63,14 @@ def batch(
     checker: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Python that judges the answers of tasks that bring nothing to judge by."
+            metavar="FILE",
+            help="A file of Python that judges the answers of tasks without a judgement of their own.",
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Run each task N times.")] = 1,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Run only the first N tasks, or those of --only.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Run only the first N tasks, or the first N of --only."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Run only the task with this id. Repeatable.")
@@ -77,8 +79,7 @@ def batch(
         bool,
         typer.Option(
             "--failed",
-            help="Run only tasks that have failed before, or whose checker has; not those that are wrong or not accepted, "
-            "whose results stay.",
+            help="Run only tasks that have failed, or whose checker has. Wrong or unaccepted answers stay.",
         ),
     ] = False,
     timeout: Annotated[
@@ -102,7 +103,7 @@ def batch(
         typer.Option(
             metavar="N",
             min=0,
-            help="How often something of a task is tried again when the engine, a connection or the model's server fails.",
+            help="The most times that a task is tried again when the engine, a connection or the model's server fails.",
             show_default=True,
         ),
     ] = 4,
@@ -130,7 +131,7 @@ def batch(
         str,
         typer.Option(
             metavar="NAME",
-            help="Where tasks run: local, or ray, on the nodes of a Ray cluster.",
+            help="The place of the workers: local, or ray for the nodes of a Ray cluster.",
             show_default=True,
         ),
     ] = "local",
@@ -138,8 +139,8 @@ def batch(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="The Ray cluster, such as 10.0.0.1:6379; local starts one of this machine alone. If not given, what "
-            "RAY_ADDRESS says, or the one that this machine is a node of.",
+            help="The Ray cluster, such as 10.0.0.1:6379; local starts one of this machine alone. Default: "
+            "RAY_ADDRESS, or the cluster that this machine is a node of.",
         ),
     ] = None,
     as_json: Json = False,

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from codeact_team.batch.results import BatchBegan, Doing, TaskBegan, TaskEnded, TaskOutcome, TaskProgressed
-from codeact_team.core.visibility import visible
+from codeact_team.text.visibility import visible
 
 _MOST_ROWS = 10
 """Running tasks that are shown, the oldest first; fewer on a small terminal."""
@@ -35,7 +35,7 @@ class Tally:
         self._wrong += result.correct is False
 
     def counts(self) -> Mapping[str, int]:
-        """How many answers are right and wrong, or else how much work is accepted; and how much has ended otherwise."""
+        """Numbers of right and wrong answers, or else of accepted tasks; and of all other outcomes."""
         counts = {"right": self._right, "wrong": self._wrong}
         if not any(counts.values()):
             counts = {TaskOutcome.ACCEPTED.value: self._outcomes[TaskOutcome.ACCEPTED]}

@@ -18,11 +18,11 @@ from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.effects import Listener
 from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.journal.chat_input import RESET, UNDO
+from codeact_team.journal.result import RunEnding
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.chat import TeamChat, is_for_team
-from codeact_team.runs.journal.chat_input import RESET, UNDO
-from codeact_team.runs.journal.run_directory import RunDirectory
 from codeact_team.runs.remedies import advice
-from codeact_team.runs.result import RunEnding
 from codeact_team.runs.resuming import chat_of
 from codeact_team.runs.run import TeamRun
 
@@ -44,7 +44,7 @@ _COMMANDS = {
     "/exit": "leave, as do exit and quit",
 }
 _LEAVING = ("exit", "quit")
-"""What people type to leave, without the mark of a command."""
+"""Inputs that end the chat, though they lack the mark of a command."""
 _GREETING = "Enter sends, Alt+Enter begins a new line, Ctrl-D leaves; /help tells more"
 _KEYS = (
     "Alt+Enter, or Esc and then Enter, begins a new line. Ctrl-C stops the work; where nothing is at work, it clears the "
@@ -165,7 +165,7 @@ class _Chat:
             while not self._is_over and (text := await self._next()) is not None:
                 if text == UNDO:
                     return True
-                await self._take(text)
+                await self._handle(text)
         return False
 
     async def _next(self) -> str | None:
@@ -197,21 +197,21 @@ class _Chat:
             self._screen.text(f"\n> {text}", "cyan")
         return text
 
-    async def _take(self, text: str) -> None:
+    async def _handle(self, text: str) -> None:
         """Do what an input asks for."""
         if self._with_a_person:
             self._screen.wait()
-        taken = await self.runner.take(text, self._seconds)
-        result, output = taken.result, taken.output
+        reply = await self.runner.respond(text, self._seconds)
+        result, output = reply.result, reply.output
         if output is not None and isinstance(self._listener, Conversation):
             self._screen.text(output.output.removesuffix("\n"))
             if output.exit_code:
                 self._screen.text(f"✗ exit code {output.exit_code}", "red")
-        if taken.error is not None:
+        if reply.error is not None:
             if self._is_new:
                 self._failures.add(1 if result is None else result.exit_code)
-            self._screen.notice("error", taken.error, again=True)
-        if taken.is_reset:
+            self._screen.notice("error", reply.error, again=True)
+        if reply.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
         document = self.runner.document
         if result is not None and document is not None and not isinstance(self._listener, JsonLines):

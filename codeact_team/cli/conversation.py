@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -24,7 +25,7 @@ from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Prose, Screen
 from codeact_team.core.accounting import tokens_in_words
-from codeact_team.core.effects import Event, Listener
+from codeact_team.core.effects import Event, Listener, OtherEffectBegan, OtherEffectEnded
 from codeact_team.core.events import (
     ArtifactKept,
     AttemptEnded,
@@ -43,18 +44,18 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.core.sandbox_description import without_note
+from codeact_team.journal.promoted import PromotedListener
+from codeact_team.journal.result import RunEnding, RunFile, RunResult
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import RunEnding, RunFile, RunResult
-from codeact_team.runs.summary import PromotedListener
 
 _UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
 _MAX_FILES = 20
 _MAX_CALLS = 20
-"""How many calls of a block are shown; the rest is counted."""
+"""Calls of a block that are shown; the rest is counted."""
 _MAX_TEXT = 60
 """Characters of a call's arguments, or of its error."""
 _MAX_CHARS = 100_000
-"""How much is shown of output that comes in pieces; the rest is counted."""
+"""Characters that are shown of output that comes in pieces; the rest is counted."""
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 _NOT_ACCEPTED = "best answer so far, not accepted"
 
@@ -64,7 +65,7 @@ def listener_of(screen: Screen, *, as_json: bool, answer_last: bool = False, ech
     return JsonLines() if as_json else Conversation(screen, answer_last=answer_last, echo=echo)
 
 
-class LiveText:
+class _LiveText:
     """A text that comes in pieces; the message of that id, if it is known, will have all of it.
 
     Of a model's ``words`` all are shown, as they may be the answer.
@@ -77,8 +78,8 @@ class LiveText:
         self._room = sys.maxsize if words else _MAX_CHARS
         self._after_return = False
 
-    def take(self, piece: str) -> str:
-        """The part of ``piece`` to show."""
+    def clip(self, piece: str) -> str:
+        """Return the part of ``piece`` to show."""
         if self._after_return and piece.startswith("\n"):
             # the second half of a line break, whose first half has ended the line already
             piece = piece[1:]
@@ -110,7 +111,7 @@ class Conversation(PromotedListener):
         self._begun = False
         # an empty line precedes a header that is not the first output
         self._speaker: str | None = None if echo else ""
-        self._live: LiveText | None = None
+        self._live: _LiveText | None = None
         self._prose: Prose | None = None
         """Prints that text, if a model writes it."""
         self._said: str | None = None
@@ -123,12 +124,14 @@ class Conversation(PromotedListener):
         """Ids of the messages that are shown piece by piece."""
         self._aloud: set[str] = set()
         """Agents whose model's last answer came piece by piece, its thoughts included."""
+        self._of_program: set[int] = set()
+        """Spans of the blocks under way that a program runs in its sandbox."""
         self._calls: dict[int, int] = {}
         """The number of calls of each block that runs."""
         self._calls_shown: set[int] = set()
         """Spans of the calls under way that are shown."""
-        self._processes: dict[int, ProcessBegan] = {}
-        """Those under way that a program runs, by their spans."""
+        self._processes: dict[int, ProcessBegan | OtherEffectBegan] = {}
+        """Processes that a program runs, and effects of other kinds, that are under way, by their spans."""
 
     def __call__(self, event: Event) -> None:
         # also of attempts, which are not shown
@@ -148,7 +151,7 @@ class Conversation(PromotedListener):
             case Words() | Output():
                 self._piece(event)
             case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
-                self._call(event)
+                self._code(event)
             case ArtifactKept() | AttemptEnded():
                 self._aside(event.agent, _aside_on(event))
             case MessageSent():
@@ -290,11 +293,11 @@ class Conversation(PromotedListener):
             self._end_live()
             self._header(source)
             is_words = isinstance(piece, Words)
-            self._live = live = LiveText(source, message_id, words=is_words)
+            self._live = live = _LiveText(source, message_id, words=is_words)
             self._prose = Prose(self._screen) if is_words else None
             self._pieces_shown.add(message_id)
         self._said = None
-        shown = live.take(piece.text)
+        shown = live.clip(piece.text)
         if self._prose is not None:
             self._prose.add(shown)
             self._activity.tail = self._prose.unfinished
@@ -303,7 +306,7 @@ class Conversation(PromotedListener):
         if live.at_line_start or self._activity.tail:
             self._screen.wait(anew=False)
 
-    def _end_live(self) -> LiveText | None:
+    def _end_live(self) -> _LiveText | None:
         """End the text that comes in pieces, if there is one, and return it."""
         live, self._live = self._live, None
         self._flush()
@@ -319,14 +322,35 @@ class Conversation(PromotedListener):
             self._prose.end()
             self._activity.tail = ""
 
-    def _call(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> None:
+    def _code(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> None:
+        """Print what code does."""
+        if isinstance(event, BlockBegan | BlockEnded):
+            self._block(event)
+        else:
+            self._call(event)
+
+    def _block(self, event: BlockBegan | BlockEnded) -> None:
+        """Count the calls of code, and print what a program runs in its sandbox: agents send messages for theirs."""
+        if isinstance(event, BlockBegan):
+            self._calls[event.span] = 0
+            if event.of_program:
+                self._of_program.add(event.span)
+                for block in event.blocks:
+                    self._of_sandbox(event.agent, block.code, block.language)
+            return
+        if (more := self._calls.pop(event.span, 0) - _MAX_CALLS) > 0:
+            self._aside(event.agent, f"[... {more} more calls are not shown ...]")
+        if event.span in self._of_program:
+            self._of_program.remove(event.span)
+            self._of_sandbox(
+                event.agent, event.output.removesuffix("\n") if event.error is None else event.error
+            )
+            if event.exit_code is not None:
+                self._status(event.exit_code, event.outcome or Outcome.COMPLETED)
+
+    def _call(self, event: ToolCallBegan | ToolCallEnded) -> None:
         """Print a call of a tool by code. AutoGen's own agents send messages for their calls."""
         match event:
-            case BlockBegan():
-                self._calls[event.span] = 0
-            case BlockEnded():
-                if (more := self._calls.pop(event.span, 0) - _MAX_CALLS) > 0:
-                    self._aside(event.agent, f"[... {more} more calls are not shown ...]")
             case ToolCallBegan():
                 if event.parent not in self._calls:
                     return
@@ -347,18 +371,36 @@ class Conversation(PromotedListener):
                     event.agent, f"✗ tools.{event.name} · {how}{why} · {event.seconds:.1f} s", "dim red"
                 )
 
+    def _of_sandbox(self, fork: str, text: str, language: str | None = None) -> None:
+        """Print code that a program runs in its sandbox, or a fork of that, or without a language its output."""
+        self._end_live()
+        self._header(fork or "sandbox")
+        if language is not None:
+            self._screen.quote(text, language)
+        elif text:
+            self._screen.text(text)
+
     def _process(self, event: Event) -> None:
-        """Print a process that a program has run, once it has ended."""
-        if isinstance(event, ProcessBegan):
+        """Print a process that a program has run, or an effect of any other kind, once it has ended."""
+        if isinstance(event, ProcessBegan | OtherEffectBegan):
             self._processes[event.span] = event
-        if not isinstance(event, ProcessEnded) or (began := self._processes.pop(event.span, None)) is None:
+        if not isinstance(event, ProcessEnded | OtherEffectEnded):
             return
-        how = f"exit code {event.returncode}" if event.error is None else _short(event.error)
-        line = f"$ {_short(shlex.join(began.argv))} · {how} · {event.at - began.at:.1f} s"
-        self._aside(event.agent, line, "dim" if event.returncode == 0 else "dim red")
+        match self._processes.pop(event.span, None), event:
+            case ProcessBegan() as began, ProcessEnded():
+                how = f"exit code {event.returncode}" if event.error is None else _short(event.error)
+                what, is_well = f"$ {_short(shlex.join(began.argv))}", event.returncode == 0
+            case OtherEffectBegan() as began, OtherEffectEnded():
+                how = "done" if event.error is None else _short(event.error)
+                asked = json.dumps(began.request, ensure_ascii=False)
+                what, is_well = f"{_short(event.kind)} {_short(asked)}", event.error is None
+            case _:
+                return
+        line = f"{what} · {how} · {event.at - began.at:.1f} s"
+        self._aside(event.agent, line, "dim" if is_well else "dim red")
 
     def _aside(self, agent: str, line: str, style: str = "dim") -> None:
-        """Print a line between those of a text that comes in pieces; one without an agent is the program's."""
+        """Print a line while a text comes in pieces. A line without an agent is the program's."""
         if agent:
             self._header(agent)
         self._said = None
@@ -409,7 +451,7 @@ class AnswerOnly:
 
 
 def _reasons(result: RunResult) -> list[str]:
-    """Why a run ended as it did, each in a line."""
+    """Return the reasons for the end of a run, each in a line."""
     reasons = dict.fromkeys(reason for reason in (result.stop_reason, result.objection) if reason)
     return [" ".join(reason.split()) for reason in reasons]
 
@@ -462,7 +504,7 @@ def _change_of(file: RunFile) -> str:
 
 
 def file_lines(files: Sequence[RunFile]) -> Iterator[str]:
-    """What became of files, one a line, with paths that lead from the working directory if they are below it."""
+    """Yield a line for each file: its change, its path and its size. Paths below the working directory are relative to it."""
     changes = [_change_of(file) for file in files]
     width = max(map(len, changes), default=0)
     for file, change in zip(files[:_MAX_FILES], changes, strict=False):

@@ -15,7 +15,7 @@ class Echo:
 
     def __init__(self) -> None:
         self._flags: int | None = None
-        """Those of the terminal before, as long as they are others now."""
+        """The saved attributes of the terminal, while its echo is off."""
 
     def suppress(self) -> None:
         """Show no typed keys, if standard input is a terminal that does."""

@@ -34,7 +34,6 @@ from codeact_team.config.models import (
 from codeact_team.core.autogen_internals import is_class_of_mcp
 from codeact_team.core.notices import Notify
 from codeact_team.core.providers import schema_of
-from codeact_team.core.redaction import without_user_info
 from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxError, SettingError
 from codeact_team.executors.confined import ConfinedExecutorConfig
@@ -52,6 +51,8 @@ from codeact_team.sandbox.docker.leftovers import list_orphans, remove_orphan
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.sandbox.temporary import TemporaryDirectory, orphaned_directories, remove_orphaned
+from codeact_team.session.processes import serving_alone
+from codeact_team.text.redaction import without_user_info
 from codeact_team.tools.sources import describe_error
 from codeact_team.tools.toolbox import Toolbox
 
@@ -80,7 +81,7 @@ class Check:
     name: str
     state: State
     detail: str
-    """What was found and, where it does not work, what to do."""
+    """The finding and, if something does not work, the remedy."""
     packages: Mapping[str, str] | None = field(default=None, hash=False)
     """The Python packages that were found: version by name; ``None`` where none were looked for."""
 
@@ -179,7 +180,7 @@ def _left(name: str, orphans: Sequence[str], none: str) -> Check:
 
 
 async def _confinement(config: ConfinedSandboxConfig) -> Check:
-    """What is enforced where code runs with these settings."""
+    """Check how a sandbox with these settings confines code."""
     name = QUICKSTART_NEEDS
     with TemporaryDirectory() as workspace:
         sandbox = ConfinedSandbox(config, workspace=workspace)
@@ -253,7 +254,8 @@ async def _image(client: Client, config: DockerSandboxConfig, *, start: bool) ->
     try:
         async with _trial_container(config) as sandbox, asyncio.timeout(_ANSWER_TIMEOUT):
             try:
-                python = await interpreter_in(sandbox)
+                async with serving_alone(sandbox) as processes:
+                    python = await interpreter_in(processes)
             except SandboxError:
                 return Check("image", State.WORKS, f"{image} is here; it has no Python that answers")
     except TimeoutError:
@@ -337,7 +339,7 @@ def _model(part: PlacedComponent, environ: Mapping[str, str]) -> Iterator[Check]
 
 
 async def _tried(part: PlacedComponent, environ: Mapping[str, str]) -> Check | None:
-    """What shows only when a client is made, or a server started; ``None`` if that says no more than other checks."""
+    """Make a model client, or start a server, and report its failure; ``None`` if other checks say as much."""
     if issubclass(part.component, ChatCompletionClient):
         if missing_key(part.component, part.config, environ) or asks_no_model(part.component):
             return None

@@ -17,8 +17,8 @@ from codeact_team.batch.results import BatchResult
 from codeact_team.core.effects import Event
 from codeact_team.core.events import VERSION, ArtifactReference, MessageSent, dump
 from codeact_team.core.execution import PICTURES_KEY, Artifact
-from codeact_team.core.redaction import without_secrets
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.text.redaction import without_secrets
 
 _SOURCE = "codeact-team"
 _PNG = b"\x89PNG"

@@ -28,13 +28,13 @@ def answer(
     run_dir: RunDir = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Answer a question for which a run was parked, so that resume goes on with it. Without ANSWER, show what is asked.
+    """Answer a question for which a run was parked, so that resume goes on with it. Without ANSWER, show the question.
 
     Exit codes: 0, and 2 if the run waits for no such answer.
     """
     with reported() as screen:
         from codeact_team.cli.recorded_runs import answer_command
-        from codeact_team.runs.journal.run_directory import find_run
+        from codeact_team.journal.run_directory import find_run
 
         raise typer.Exit(
             answer_command(screen, find_run(run, run_dir), words or (), question, as_json=as_json)
@@ -46,32 +46,32 @@ def runs(
         list[str] | None,
         typer.Option(
             metavar="STATE",
-            help="Only those that are running, accepted, answered, not-accepted, failed, stopped, parked, ready, crashed or damaged. Repeatable.",
+            help="List only runs that are running, accepted, answered, not-accepted, failed, stopped, parked, ready, crashed or damaged. Repeatable.",
         ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only those with this text in their task.")
+        str | None, typer.Option(metavar="TEXT", help="List only runs with this text in their task.")
     ] = None,
     older_than: Annotated[
         float | None,
-        typer.Option(metavar="DAYS", min=0, help="Only those that have not gone on for so many days."),
+        typer.Option(metavar="DAYS", min=0, help="List only runs that have not gone on for so many days."),
     ] = None,
     beyond: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Only those that do not fit into this size, such as 2GB, with all that began later.",
+            help="List only the oldest runs: the ones that exceed this size, such as 2GB, together with all later ones.",
         ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove those that are listed, but none that is running.")
+        bool, typer.Option("--prune", help="Remove the listed runs, except running ones.")
     ] = False,
     run_dir: RunDir = RUNS,
     as_json: Json = False,
 ) -> None:
     """List the runs that are kept, the last one first.
 
-    Of each what has become of it, how often code ran, tokens, cost where prices are known, time and task.
+    For each: its state, the number of times that code ran, tokens, cost if prices are known, time and task.
     """
     with reported() as screen:
         from codeact_team.cli.recorded_runs import Selection, runs_command
@@ -83,7 +83,7 @@ def runs(
 def show(
     run: Run,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what happens, until the run has ended.")
+        bool, typer.Option("--follow", help="Show further events until the run has ended.")
     ] = False,
     html: Annotated[
         Path | None,
@@ -97,13 +97,13 @@ def show(
 ) -> None:
     """Show a run as it looked when it ran.
 
-    With --json its events, as run --json prints them, but not in pieces.
+    With --json, print its events as run --json does, but not in pieces.
 
-    Exit codes: 0, and 2 if there is no such run, or what is kept of it is damaged: what is before that is shown.
+    Exit codes: 0, and 2 if there is no such run, or its record is damaged: all before the damage is shown.
     """
     with reported() as screen:
         from codeact_team.cli.show import show_command
-        from codeact_team.runs.journal.run_directory import find_run
+        from codeact_team.journal.run_directory import find_run
 
         code = show_command(screen, find_run(run, run_dir), follow=follow, as_json=as_json, html=html)
         raise typer.Exit(code)
@@ -114,11 +114,11 @@ def export(
         list[str],
         typer.Argument(
             metavar="RUN...",
-            help="Ids of runs, or how these begin; last for the last one; or their directories.",
+            help="Ids of runs, or the beginnings of ids; last for the last run; or their directories.",
         ),
     ],
     to: Annotated[
-        Literal["inspect"], typer.Option("--to", help="For what: inspect, a viewer of logs of agents.")
+        Literal["inspect"], typer.Option("--to", help="The format: inspect, for the viewer of agents' logs.")
     ] = "inspect",
     output: Annotated[
         Path | None,
@@ -126,7 +126,7 @@ def export(
             "-o",
             "--output",
             metavar="FILE",
-            help="What to write, an .eval or a .json file; without it logs/ID.eval, ID being the first run's.",
+            help="The file to write, .eval or .json. Default: logs/ID.eval, with the id of the first run.",
         ),
     ] = None,
     run_dir: RunDir = RUNS,

@@ -25,7 +25,7 @@ from codeact_team.config.overrides import ForEvery, unset_variables
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError, SettingError
 from codeact_team.executors.packages.layers import Layers
-from codeact_team.runs.result import explain
+from codeact_team.journal.result import explain
 from codeact_team.sandbox.docker.creation import remove_unused_volumes
 from codeact_team.sandbox.docker.engine import at_engine
 

@@ -90,7 +90,7 @@ def schema(
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to write.")] = Path("team.yaml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("team.yaml"),
     template: Annotated[
         str,
         typer.Option(
@@ -145,9 +145,9 @@ def doctor(
 
 def packages(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every file, and tell what was changed since it was made.")
+        bool, typer.Option("--verify", help="Read every file, and report changes since it was made.")
     ] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove those that no sandbox uses now.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove packages that no sandbox uses now.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the Python packages that this machine keeps for sandboxes.

@@ -1,4 +1,4 @@
-"""What a person has to know of a run, whatever else is shown of it."""
+"""Notices about a run that a person gets however little else is shown."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import advice
 from codeact_team.core.notices import Level
-from codeact_team.core.visibility import edged, readable, visible
-from codeact_team.runs.result import RunResult
+from codeact_team.journal.result import RunResult
+from codeact_team.text.visibility import edged, readable, visible
 
 _TOOLS = ("tool_call", "part_call")
 """Kinds of effects that are calls of tools."""
 _MAX_FILES = 10
-"""How many files are named that could not be copied, or were put back."""
+"""Files named in a notice that they could not be copied, or were put back."""
 
 
 def print_notices(screen: Screen, event: Event, *, places: bool = False) -> bool:

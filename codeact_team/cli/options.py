@@ -84,7 +84,7 @@ Data = Annotated[
 Package = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME", help="Add a Python package, such as openpyxl, to those of the code. Repeatable."
+        metavar="NAME", help="Add a Python package, such as openpyxl, to the code's packages. Repeatable."
     ),
 ]
 Allow = Annotated[
@@ -98,7 +98,7 @@ AllowUnsafe = Annotated[
 RUNS = Path(".codeact-team", "runs")
 """Where runs are kept, below the working directory."""
 RECORD_MIB = 1024
-"""As ``codeact_team.runs.journal.blobs`` has it, which takes long to import."""
+"""As ``codeact_team.journal.blobs`` has it, which takes long to import."""
 ContinueIn = Annotated[
     str | None,
     typer.Option(
@@ -116,8 +116,8 @@ Retries = Annotated[
     typer.Option(
         metavar="N",
         min=0,
-        help="How often in a row a model is asked again whose server is overloaded, fails or is not there. By default, what "
-        "`max_retries` of the model client says, else 2 times, and 6 after too many requests.",
+        help="The most times in a row that a model is asked again whose server is overloaded, fails or is not there. Default: "
+        "`max_retries` of the model client, else 2, and 6 after too many requests.",
         show_default=False,
     ),
 ]
@@ -163,14 +163,14 @@ def reported(*, working: bool = False) -> AbstractContextManager[Screen]:
 
 def traced(screen: Screen) -> AbstractContextManager[None]:
     """Within it, spans are exported if the environment asks for them."""
-    from codeact_team.core.redaction import without_secrets
     from codeact_team.telemetry.exporting import exporting
+    from codeact_team.text.redaction import without_secrets
 
     return exporting(partial(screen.notice, "warning"), without_secrets)
 
 
 def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
-    """What may be loaded."""
+    """Return the policy for the components that a config may load, by the options and the environment."""
     from codeact_team.core.providers import Policy
 
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
@@ -180,7 +180,7 @@ def with_files_of(run: str | None, run_dir: Path, data: list[str] | None) -> lis
     """The data for the code, and those that an earlier run has left."""
     if run is None:
         return data
-    from codeact_team.runs.journal.run_directory import find_run
+    from codeact_team.journal.run_directory import find_run
     from codeact_team.runs.work_dirs import files_of
 
     return [*(data or ()), *files_of(find_run(run, run_dir))]
@@ -194,7 +194,7 @@ def hint_of(
     record_mib: int,
     sync: bool,
 ) -> ResumeHint:
-    """What says how the run is resumed, by the same options."""
+    """Return a hint that names the command to resume the run with the same options."""
     from codeact_team.cli.run import ResumeHint
 
     wanted = [] if output is None else ["-o", str(output)]

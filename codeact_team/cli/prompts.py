@@ -20,11 +20,11 @@ from typing import Any
 from rich.text import Text
 
 from codeact_team.cli.screen import Screen
-from codeact_team.core.aio import Turns
-from codeact_team.core.files import read_regular
-from codeact_team.core.visibility import all_visible, readable, visible
+from codeact_team.core.aio import FairLock
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.recording import Confirm, ForeignRun
+from codeact_team.files.opening import read_regular
+from codeact_team.runs.foreign_runs import Confirm, ForeignRun
+from codeact_team.text.visibility import all_visible, readable, visible
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer, asking, read_answer
 
@@ -113,7 +113,7 @@ def decode(data: bytes, what: str) -> str:
         raise SettingError(f"{what} is no UTF-8 text") from error
 
 
-Say = Callable[[Text], None]
+_Say = Callable[[Text], None]
 
 _HINT = "y allows it, n does not (a reason may follow), a allows it always; Ctrl-C stops the work"
 _PAGE_HINT = (
@@ -130,15 +130,15 @@ def is_person_there(*, as_json: bool) -> bool:
 
 def asking_the_person(screen: Screen, *, as_json: bool) -> AbstractContextManager[object]:
     """Within it, the person at the terminal approves, if there is one."""
-    return asking(ApprovalPrompt(screen)) if is_person_there(as_json=as_json) else nullcontext()
+    return asking(_ApprovalPrompt(screen)) if is_person_there(as_json=as_json) else nullcontext()
 
 
-class ApprovalPrompt:
+class _ApprovalPrompt:
     """Asks one thing at a time. Output of others waits for the answer."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._turns = Turns()
+        self._turns = FairLock()
 
     async def __call__(self, question: Question) -> Answer:
         async with self._turns:
@@ -149,7 +149,7 @@ class ApprovalPrompt:
                 _say(say, question, answer)
         return answer
 
-    async def _asked(self, question: Question, say: Say) -> Answer:
+    async def _asked(self, question: Question, say: _Say) -> Answer:
         try:
             if (answer := await self._read(question, say)) is None:
                 text = await _enter(f"Allow? y yes, n no, a always ({question.grant}) > ", read_answer, _HINT)
@@ -165,7 +165,7 @@ class ApprovalPrompt:
             signal.raise_signal(signal.SIGINT)
             return await asyncio.get_running_loop().create_future()
 
-    async def _read(self, question: Question, say: Say) -> Answer | None:
+    async def _read(self, question: Question, say: _Say) -> Answer | None:
         """Show the question a page at a time, so that nothing of it leaves the screen unread; an answer before its end denies."""
         language = question.name if question.kind == "code" else None
         # there may be as many lines as characters
@@ -176,7 +176,7 @@ class ApprovalPrompt:
         return read_answer(refusal) if refusal else None
 
 
-async def _show_pages(lines: Sequence[Text], height: int, say: Say) -> str:
+async def _show_pages(lines: Sequence[Text], height: int, say: _Say) -> str:
     """Show lines a page at a time, so that none leaves the screen unread. Returns what a person has entered who refuses."""
     size = max(_SHORTEST_PAGE, height - _LINES_AROUND_A_PAGE)
     for start in range(0, len(lines), size):
@@ -214,7 +214,7 @@ async def _enter(
     return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
 
 
-def _say(say: Say, question: Question, answer: Answer) -> None:
+def _say(say: _Say, question: Question, answer: Answer) -> None:
     if answer.always:
         said, style = f"✓ allowed from now on: {question.grant}", "green"
     elif answer.allowed:

@@ -24,14 +24,14 @@ from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
 from codeact_team.core.events import MessageSent, OpenQuestion
 from codeact_team.core.sandbox_description import without_note
-from codeact_team.core.visibility import cut, readable
 from codeact_team.errors import SettingError
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory, runs_in
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.journal.run_directory import RunDirectory, runs_in
+from codeact_team.runs.foreign_runs import options_of
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
-from codeact_team.runs.recording import options_of
-from codeact_team.runs.replaying import ReplayedRun
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.runs.replaying import ReplayedRun, ReplayedTeam
+from codeact_team.text.visibility import cut, readable
 from codeact_team.tools.approvals import AskedQuestion
 
 _DIFFERS = 1
@@ -100,10 +100,9 @@ def _next_step(run: ParkedRun, directory: RunDirectory) -> str:
     answerable = [question for question in run.open if not question.is_lost]
     if not answerable:
         recorded = RecordedRun(directory)
-        is_of_a_program = recorded.about.is_of_program
-        resume = command("resume", str(path), *options_of(recorded))
-        how = "when its program runs again" if is_of_a_program else f"by: {resume}"
-        return f"the run goes on {how}"
+        if recorded.about.is_of_program:
+            return f"{recorded.about.starting_again}, and it goes on"
+        return f"the run goes on by: {command('resume', str(path), *options_of(recorded))}"
     ways = "yes, no (a reason may follow) or always"
     if all(question.kind != AskedQuestion.kind for question in answerable):
         ways = "a text, or - to read it from standard input"
@@ -127,13 +126,17 @@ def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bo
 
 def replay_until_command(screen: Screen, run: ReplayedRun, *, as_json: bool) -> int:
     """Replay a part of a run, let a person talk to its team from there on, and return the exit code."""
+    if not isinstance(run, ReplayedTeam):
+        raise SettingError(
+            "--until goes on in a chat, but what comes next in this run only its program knows: leave it out"
+        )
 
     async def begin(listener: Listener) -> int | None:
         result = await run.again()
         run.go_live()
         return _print_findings(screen, run, result, listener) or None
 
-    return chat_command(screen, run.runner, as_json=as_json, begin=begin)
+    return chat_command(screen, run.chat, as_json=as_json, begin=begin)
 
 
 def _print_findings(screen: Screen, run: ReplayedRun, result: RunResult, listener: Listener) -> int:

@@ -15,7 +15,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
-from codeact_team.core.visibility import is_lexed_quickly
+from codeact_team.text.visibility import is_lexed_quickly
 
 _FENCE = re.compile(r"[ \t]*(?P<run>`{3,}|~{3,})[ \t]*(?P<label>[\w+#.-]*)")
 _LONGEST_BLOCK = 20_000
@@ -67,9 +67,9 @@ class RenderedProse:
     def __init__(self, width: int) -> None:
         self._width = width
         self._rest = ""
-        """What has no line yet."""
+        """Text that is not rendered yet."""
         self._parsed = 0
-        """How many characters of that were parsed last, and had no end of a block."""
+        """Length of that text when it was parsed last and no block of it had ended."""
         self._fence = ""
         """The fence that the code which comes is in."""
         self._language = ""
@@ -107,7 +107,7 @@ class RenderedProse:
                 if kind == "fence":
                     yield self._begin_code(source)
                 else:
-                    yield from rendered(source, self._width)
+                    yield from _rendered(source, self._width)
             self._rest = self._rest[taken:]
             self._parsed = 0 if taken else len(self._rest)
             if not taken:
@@ -194,7 +194,7 @@ def _lines_of(text: str) -> list[str]:
     return _LINE.findall(text)
 
 
-def rendered(source: str, width: int) -> Iterator[Text]:
+def _rendered(source: str, width: int) -> Iterator[Text]:
     """The lines of a block of Markdown that is no code. An empty line follows where one does in ``source``."""
     bare = source.strip("\n")
     lines = _rendered_lines(bare, width) if len(bare) <= _LONGEST_BLOCK else None
@@ -271,7 +271,7 @@ class _Markdown(Markdown):
                 child.type = "hardbreak" if child.type == "softbreak" else child.type
 
     def unbroken(self, source: str) -> set[str]:
-        """What has to be found in the lines: words, and lines of code."""
+        """Return the words and the lines of code that the rendered lines must keep whole."""
         found = {*_WORD.findall(source)}
         for token in self.parsed:
             if token.type in ("fence", "code_block"):

@@ -25,16 +25,17 @@ from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.config.components import providers_in
 from codeact_team.config.document import Document, read_document
-from codeact_team.core import atomic_files as whole_files
-from codeact_team.core.atomic_files import Directory, NewFile
 from codeact_team.core.effects import Event
 from codeact_team.core.events import OpenQuestion, RunBegan, RunParked
-from codeact_team.core.files import parent_of
-from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
+from codeact_team.files import atomic as whole_files
+from codeact_team.files.atomic import Directory, NewFile
+from codeact_team.files.opening import parent_of
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.runs.base import Run
 from codeact_team.runs.remedies import advice, higher_limit
-from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run import TeamRun
+from codeact_team.text.visibility import readable
 
 _ANSWER = "the answer"
 _PATIENCE = 1.0
@@ -43,7 +44,7 @@ _LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reac
 
 
 @contextmanager
-def answer_file(path: Path) -> Generator[Callable[[str], None]]:
+def _answer_file(path: Path) -> Generator[Callable[[str], None]]:
     """Yields a function that writes the answer to a file, all at once or not at all.
 
     The path is resolved here: code that may change the directory meanwhile does not lead the answer to another one.
@@ -100,7 +101,8 @@ class ResumeHint:
     """
 
     def __init__(self, needed: Sequence[str] = (), wanted: Sequence[str] = ()) -> None:
-        self.needed, self._wanted = needed, wanted
+        self.needed: Sequence[str] = needed
+        self._wanted = wanted
         self._record: str | None = None
         self._result: RunResult | None = None
         self._questions: Sequence[OpenQuestion] = ()
@@ -135,23 +137,23 @@ class ResumeHint:
         document: Document | None,
         record: str | None = None,
         *,
-        of_program: bool = False,
+        program: str | None = None,
         still_open: Collection[int] | None = None,
     ) -> str | None:
-        """What a person can do next, in lines that can be copied; ``None`` where nothing helps.
+        """Return the next steps for a person, in lines that can be copied; ``None`` if nothing helps.
 
         Args:
             document: The config of the run, if it is known.
             record: Its directory, if it was moved.
-            of_program: Whether a program gives the team its tasks.
+            program: Where a program runs, the sentence that says how to go on.
             still_open: The numbers of the questions without an answer; ``None`` for all.
         """
         result, place = self._result, record or self._record
         if result is not None and result.ending.is_success:
             return None
         if place is not None and self._record is not None:
-            if of_program and not self.is_parked:
-                return "to go on: run the program again"
+            if program is not None and not self.is_parked:
+                return f"to go on: {program}"
             resume = self.resume(place)
             if self.is_parked:
                 return self._to_answer(place, resume, still_open)
@@ -207,7 +209,7 @@ def run_command(
     listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, answer_last=True)
     runner.dispatcher.listen(listener, essential=True)
     runner.dispatcher.listen(hint)
-    with answer_file(output) if output is not None else nullcontext() as write:
+    with _answer_file(output) if output is not None else nullcontext() as write:
 
         def deliver(result: RunResult) -> None:
             # printed text is delivered once it is out of this process
@@ -245,7 +247,7 @@ def print_end(screen: Screen, result: RunResult) -> None:
         screen.notice("error", result.error)
 
 
-async def stoppable(runner: TeamRun, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+async def stoppable(runner: Run, work: Coroutine[Any, Any, RunResult]) -> RunResult:
     """Await the work of a run, which signals stop."""
     with handling_signals(runner.stop):
         return await work

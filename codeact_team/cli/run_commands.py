@@ -45,7 +45,7 @@ def run(
     config: Config,
     task: Annotated[
         str | None,
-        typer.Argument(metavar="TASK", help="What to do; - reads it from standard input."),
+        typer.Argument(metavar="TASK", help="The task; - reads it from standard input."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the task from a file.")
@@ -71,14 +71,14 @@ def run(
 ) -> None:
     """Run a team, or a single agent, on a task.
 
-    What is piped in goes with the task: `cat log | codeact-team run codeact "What went wrong?"`.
+    Piped input goes with the task: `cat log | codeact-team run codeact "What went wrong?"`.
 
     Without TASK, a config that brings its own task along, such as quickstart, runs that.
 
-    The work is accepted if its review says so. Where nobody reviews, the last code must have succeeded, or a CodeAct
-    agent must have come to its answer. That a limit has ended the team proves nothing.
+    The work is accepted if its review says so. Without a reviewer, the last code must have succeeded, or a CodeAct agent
+    must have given its answer. A team that a limit has ended has proved nothing.
 
-    The answer is printed last. Where none counts that is the best so far, and says so.
+    The answer is printed last. If none counts, it is the best so far, and is marked as such.
 
     Exit codes: 0 accepted or answered, 1 not accepted, 2 bad input or environment, 3 parked until a person has answered, 129 hung up,
     130 interrupted, 143 terminated. Code 75 says that the model's server is not there or overloaded: the same command may
@@ -135,14 +135,14 @@ def resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run that was interrupted, has failed, was parked, or has used up a limit, which -s may raise.
+    """Resume a run that was interrupted, failed, was parked, or used up a limit. Raise the limit by -s.
 
-    What models, tools and people have answered is known from its journal, and asked of nobody again. Code of a session
-    runs again, to bring back its variables. What was under way when the run ended is not done again, but told as unknown,
-    unless it can do no harm. Of a run that has come to its end, what has not been delivered is: its answer, and with -o and
-    --out, what these ask for. Without them, your own run writes to where it was told to when it began.
+    The journal has the answers of models, tools and people: nobody is asked again. Code of a session runs again, which
+    brings back its variables. A step that was under way when the run ended is done again only if that can do no harm;
+    else the agents read that its outcome is unknown. If the run has ended, missing results are delivered: the answer, and files for -o and --out.
+    Without these options, your own run writes to the places of its first command.
 
-    Exit codes: as those of run.
+    Exit codes: the same as of run.
     """
     with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.batch.alone import PatientCalls
@@ -150,8 +150,8 @@ def resume(
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.run import run_command
         from codeact_team.errors import SettingError
+        from codeact_team.journal.run_directory import find_run
         from codeact_team.runs.chat import TeamChat
-        from codeact_team.runs.journal.run_directory import find_run
         from codeact_team.runs.resuming import resumed, wanted_by_its_user
 
         directory = find_run(run, run_dir)
@@ -220,24 +220,23 @@ def replay(
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     run_dir: RunDir = RUNS,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print what was found only.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print the finding only.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a run once more without its models and tools, and tell the first code that comes to something else.
+    """Run the code of a run again, with the recorded answers of models and tools, and report the first difference.
 
-    What models, tools and people have answered is answered from its journal. Code runs for real, in new directories with
-    the files of then. So it tells what another image, a changed config, or an upgrade does to it. What the agents ask
-    otherwise than then is told, and is no difference.
+    Code runs for real, in new directories with the files of the recorded run. So a replay shows the effect of another
+    image, a changed config, or an upgrade. Changed prompts are reported and do not count as a difference.
 
-    With --until, variables and files are as they were then, and models and tools are real from there on: going back in
-    time. What is made is gone at the end.
+    With --until, variables and files are as they were at that point, and models and tools are real from there on. Files
+    made by a replay are gone at its end.
 
-    Exit codes: 0 as recorded, 1 not, 2 bad input or environment, 129 hung up, 130 interrupted, 143 terminated.
+    Exit codes: 0 as recorded, 1 different, 2 bad input or environment, 129 hung up, 130 interrupted, 143 terminated.
     """
     with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.cli.prompts import confirming
         from codeact_team.cli.recorded_runs import replay_command, replay_until_command
-        from codeact_team.runs.journal.run_directory import find_run
+        from codeact_team.journal.run_directory import find_run
         from codeact_team.runs.replaying import replayed
 
         with (
@@ -293,7 +292,7 @@ def chat(
     retries: Retries = None,
     as_json: Json = False,
 ) -> None:
-    """Talk to a team, or a single agent, that remembers what was before.
+    """Talk to a team, or a single agent, that remembers the conversation.
 
     Where standard input is no terminal, each of its lines is a message.
 

@@ -28,7 +28,7 @@ from codeact_team.cli.echo import Echo
 from codeact_team.cli.rendering import RenderedProse, highlighted
 from codeact_team.cli.signals import output_terminals, silence
 from codeact_team.core.notices import Level, logs_as_notices
-from codeact_team.core.visibility import CONTINUED, EDGE, edge_breaks, visible
+from codeact_team.text.visibility import CONTINUED, EDGE, edge_breaks, visible
 
 _STYLES: dict[Level, str] = {"note": "dim", "warning": "bold yellow", "error": "bold red"}
 _LONGEST_HIGHLIGHTED = 50_000
@@ -37,7 +37,7 @@ _TAB = 4
 _SILENCE = 0.4
 """Seconds without output after which there is a sign of life."""
 _COMMAND = re.compile(r"\S*`[^`\n]*`\S*|codeact-team [^\n]*|\S+")
-"""What is not broken: words, and commands, which people copy."""
+"""Pieces that no line break may divide: words, and commands, which people copy."""
 
 
 class Screen:
@@ -303,7 +303,7 @@ def between_words(text: Text, width: int | None) -> Text:
 
 
 class _Doing(ProgressColumn):
-    """What is under way, as far as it fits into a line."""
+    """A column that describes the work under way, cut to one line."""
 
     max_refresh = 0.1
 
@@ -374,7 +374,7 @@ def reported(*, working: bool = False) -> Generator[Screen]:
             screen.notice("error", "interrupted")
             raise typer.Exit(128 + SIGINT) from None
         except Exception as error:
-            from codeact_team.runs.result import explain
+            from codeact_team.journal.result import explain
 
             logger.debug("the command failed", exc_info=error)
             screen.notice("error", _why_nothing_is_printed(error) or explain(error))
@@ -384,7 +384,7 @@ def reported(*, working: bool = False) -> Generator[Screen]:
 
 
 def _why_nothing_is_printed(error: Exception) -> str | None:
-    """Why standard output cannot be written, such as to a file on a full disk, if that has failed."""
+    """Return the reason if standard output cannot be written, such as to a full disk; ``None`` for another error."""
     # an error of another file has its name
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
         return None

@@ -17,16 +17,16 @@ from codeact_team.cli.screen import Screen
 from codeact_team.config.document import Document
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockEnded, Output
-from codeact_team.core.files import made_named
-from codeact_team.core.redaction import Redactor, credentials_of_environment
-from codeact_team.core.visibility import cut
 from codeact_team.errors import CodeActTeamError, JournalError, SettingError
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory, find_run
+from codeact_team.exports.pages.page import write_page
+from codeact_team.files.opening import made_named
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import RunResult
+from codeact_team.journal.run_directory import RunDirectory, find_run
+from codeact_team.runs.foreign_runs import config_of, options_of
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState
-from codeact_team.runs.pages.page import write_page
-from codeact_team.runs.recording import config_of, options_of
-from codeact_team.runs.result import RunResult
+from codeact_team.text.redaction import Redactor, credentials_of_environment
+from codeact_team.text.visibility import cut
 
 _MAX_TITLE = 100
 
@@ -57,7 +57,7 @@ def show_command(
     hint = resume_hint.text(
         _config_of(run),
         str(directory.path),
-        of_program=kept.about is not None and kept.about.is_of_program,
+        program=run.about.starting_again if run.about.is_of_program else None,
         still_open=ParkedRun(directory).numbers if resume_hint.is_parked else None,
     )
     if hint is not None:
@@ -146,7 +146,7 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Pat
     found = {directory.path: directory for directory in (find_run(name, runs) for name in names)}
     chosen = [RecordedRun(directory) for directory in found.values()]
     try:
-        from codeact_team.runs.inspect_logs import write_log
+        from codeact_team.exports.inspect_logs import write_log
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "inspect_ai":
             raise

@@ -17,14 +17,14 @@ from pydantic import BaseModel
 
 from codeact_team.config import yaml12
 from codeact_team.config.yaml12 import Path
-from codeact_team.core.files import read_regular
 from codeact_team.core.providers import did_you_mean
 from codeact_team.core.shipped import shipped_configs
-from codeact_team.core.visibility import cut
 from codeact_team.errors import ConfigError, NotAllowedError
+from codeact_team.files.opening import read_regular
+from codeact_team.text.visibility import cut
 
 MASK = "*" * 10
-"""What AutoGen's own dumps put in the place of a secret."""
+"""The text that AutoGen's own dumps put in the place of a secret."""
 
 
 def with_references(text: str, values: Mapping[str, str], place: str = "", inside: str = "") -> str:

@@ -16,14 +16,14 @@ from codeact_team.config.components import is_component
 from codeact_team.config.document import MASK, Document, Resolved, dotted, escape, last_key, mapped, walk
 from codeact_team.config.yaml12 import Path
 from codeact_team.core.autogen_internals import components_in
-from codeact_team.core.redaction import (
+from codeact_team.errors import ConfigError
+from codeact_team.text.redaction import (
     add_secrets,
     credentials_in,
     credentials_of_environment,
     holds_credential,
     is_credential_key,
 )
-from codeact_team.errors import ConfigError
 
 
 def write_config(document: Document) -> str:

@@ -33,7 +33,7 @@ from codeact_team.config.document import (
     read_document,
     with_references,
 )
-from codeact_team.config.dumping import remember_references, write_config
+from codeact_team.config.dumping import credentials_of, remember_references, write_config
 from codeact_team.config.models import EVERYTHING, listed_info, missing_key
 from codeact_team.config.overrides import ForEvery, apply_for_every, apply_overrides, resolve_references
 from codeact_team.config.validation import check_components, check_text
@@ -87,7 +87,7 @@ def validate_config(
 
     Model clients, which need keys, are not made, nor is any component whose constructor does more than take its settings.
 
-    Its arguments are those of :func:`load_config`.
+    It has the arguments of :func:`load_config`.
 
     Raises:
         ConfigError: If anything is wrong with it, all problems together.
@@ -143,6 +143,11 @@ class CheckedConfig:
     def of(cls, document: Document, policy: Policy) -> CheckedConfig:
         """Check the components of a document; a :class:`ConfigError` reports all problems."""
         return cls(document, check_components(document, policy), policy)
+
+    @property
+    def credentials(self) -> Mapping[str, str]:
+        """The credentials in it and in the environment, by their names."""
+        return credentials_of(self.document, os.environ)
 
     @cached_property
     def written(self) -> str:

@@ -52,13 +52,13 @@ def listed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelIn
 
 def assumed_info(component: ComponentClass, config: Mapping[str, Any]) -> ModelInfo | None:
     """The likely abilities of a model that is in no table: by its name, or because it has its own server."""
-    if (by_name := info_by_name(config["model"])) is not None:
+    if (by_name := _info_by_name(config["model"])) is not None:
         return by_name
     served = component.__name__.startswith("Ollama") or config.get("azure_endpoint") or config.get("base_url")
     return _SERVED if served or os.environ.get("OPENAI_BASE_URL") else None
 
 
-def info_by_name(model: object) -> ModelInfo | None:
+def _info_by_name(model: object) -> ModelInfo | None:
     """The abilities that a vendor's newer models share, if the model's name shows the vendor."""
     name = _MAKER.sub("", str(model))
     return next((info for pattern, info in _BY_NAME.items() if pattern.match(name)), None)
@@ -135,7 +135,7 @@ def key_variables(client: str, config: Mapping[str, Any]) -> Sequence[str]:
 def missing_key(
     component: ComponentClass, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> str | None:
-    """Why a client lacks a key, and what to do; ``None`` if it has one, or this is not known."""
+    """Return a sentence about a client's missing key and the remedy; ``None`` if it has a key, or this is not known."""
     variables = key_variables(component.__name__, config)
     if not variables or config.get("api_key") or any(environ.get(name) for name in variables):
         return None
@@ -162,7 +162,7 @@ def field_of_client(fields: Container[str], setting: str) -> str | None:
 def objection_of_client(
     component: ComponentClass, config: Mapping[str, Any], setting: str, value: object
 ) -> str | None:
-    """Why a setting of a client cannot be changed, if it cannot."""
+    """Return the reason for which a setting of a client cannot be changed; ``None`` if it can."""
     if asks_no_model(component):
         return "its answers are recorded, and no model is asked; `team` and `team-confined` ask one"
     if setting == "model" and config.get("azure_deployment"):
@@ -184,7 +184,7 @@ def change_client(
     if setting == "model":
         # the abilities in a config are kept for another model on its server, unless that model is known
         without = {key: value for key, value in config.items() if key not in _ABOUT_THE_MODEL}
-        if listed_info(component, without) or info_by_name(config["model"]):
+        if listed_info(component, without) or _info_by_name(config["model"]):
             outdated = [key for key in _ABOUT_THE_MODEL if key in config and key not in set_before]
             for key in outdated:
                 del config[key]

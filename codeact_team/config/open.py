@@ -11,19 +11,18 @@ from pathlib import Path
 from autogen_agentchat.base import ChatAgent, Team
 
 from codeact_team.config.document import ConfigSource, is_text
-from codeact_team.config.dumping import credentials_of
 from codeact_team.config.loading import CheckedConfig, read_config
 from codeact_team.config.overrides import ForEvery
 from codeact_team.core.events import Opened
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import Policy
-from codeact_team.core.redaction import secret_remover
 from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import SandboxPool
-from codeact_team.executors.warm_sandboxes import why_not_ahead
+from codeact_team.executors.warm_sandboxes import why_not_warm
 from codeact_team.sandbox.leftovers import remove_leftovers
+from codeact_team.text.redaction import secret_remover
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def span_settings(
 ) -> tuple[Callable[[str], str], str]:
     """The arguments of :func:`traced` for a config: a function that removes its credentials from a text, and its name, or ""."""
     name = Path(source).stem if isinstance(source, str | os.PathLike) and not is_text(source) else ""
-    return secret_remover(credentials_of(config.document, os.environ)), name
+    return secret_remover(config.credentials), name
 
 
 def make_runnable(config: CheckedConfig) -> Team | ChatAgent:
@@ -96,12 +95,12 @@ async def open_pool(
         ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
         SettingError: If a number is out of range.
     """
-    examples = await example_executors(read_config(source, overrides=overrides, policy=policy))
+    examples = await _example_executors(read_config(source, overrides=overrides, policy=policy))
     async with SandboxPool(*examples, size=size, max_age=max_age, max_idle=max_idle, shared=shared) as pool:
         yield pool
 
 
-async def example_executors(config: CheckedConfig) -> list[SandboxedCodeExecutor]:
+async def _example_executors(config: CheckedConfig) -> list[SandboxedCodeExecutor]:
     """The executors of a team, not started, without those whose sandboxes cannot be started ahead.
 
     Raises:
@@ -110,9 +109,9 @@ async def example_executors(config: CheckedConfig) -> list[SandboxedCodeExecutor
     async with Scope() as scope:
         make_runnable(config)
         found = [part for part in scope.owned if isinstance(part, SandboxedCodeExecutor)]
-    for reason in filter(None, map(why_not_ahead, found)):
+    for reason in filter(None, map(why_not_warm, found)):
         logger.info("%s", reason)
-    return [executor for executor in found if why_not_ahead(executor) is None]
+    return [executor for executor in found if why_not_warm(executor) is None]
 
 
 def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:

@@ -160,7 +160,7 @@ def field_names(override: str) -> frozenset[str]:
     return frozenset(_FIELD.findall(override.partition("=")[2]))
 
 
-def parse_with_fields(value: str, fields: Mapping[str, JsonValue]) -> Any:
+def _parse_with_fields(value: str, fields: Mapping[str, JsonValue]) -> Any:
     """Parse the value of an override as plain data, with :class:`TextWithData` for text from a field.
 
     A text that is nothing but one field becomes the data, be it text, a number or a list. Within longer text, data becomes
@@ -234,7 +234,7 @@ def _parse(text: str, fields: Mapping[str, JsonValue] | None) -> tuple[list[str]
         raise ConfigError("an override is written path.to.field=value", file=f"-s {target}")
     try:
         if fields is not None and field_names(text):
-            return steps, parse_with_fields(value, fields)
+            return steps, _parse_with_fields(value, fields)
         return steps, yaml12.parse_value(value)
     except ConfigError as error:
         raise ConfigError(error.message, file=f"-s {target}") from None

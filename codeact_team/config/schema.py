@@ -21,7 +21,7 @@ from codeact_team.core.providers import KINDS_BY_FIELD, is_loadable, schema_of, 
 from codeact_team.core.settings import field_docs
 
 
-class DescribedSchema(GenerateJsonSchema):
+class _DescribedSchema(GenerateJsonSchema):
     """A JSON Schema that describes fields by their docstrings, and leaves out what only Python can set."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
@@ -40,7 +40,7 @@ class DescribedSchema(GenerateJsonSchema):
 @lru_cache(maxsize=64)
 def described_schema(model: type[BaseModel]) -> Mapping[str, Any]:
     """The JSON Schema of a config model, with the docstrings of its fields."""
-    return model.model_json_schema(schema_generator=DescribedSchema)
+    return model.model_json_schema(schema_generator=_DescribedSchema)
 
 
 # These come with our own dependencies. The schema also accepts components of other packages, with any settings.
@@ -76,7 +76,7 @@ def config_schema() -> dict[str, Any]:
     models: dict[tuple[type[BaseModel], JsonSchemaMode], None] = dict.fromkeys(
         (schema_of(component), "validation") for component in components.values()
     )
-    by_model, joint = models_json_schema(list(models), schema_generator=DescribedSchema)
+    by_model, joint = models_json_schema(list(models), schema_generator=_DescribedSchema)
     configs = {path: by_model[schema_of(cls), "validation"] for path, cls in components.items()}
     definitions: dict[str, Any] = {
         name: _closed(schema, None)
@@ -118,7 +118,7 @@ def _definition(kinds: Sequence[type]) -> str:
 def _component(
     components: Mapping[str, ComponentClass], configs: Mapping[str, JsonSchemaValue]
 ) -> dict[str, Any]:
-    described = {path: first_paragraph(component) for path, component in components.items()}
+    described = {path: _first_paragraph(component) for path, component in components.items()}
     names = {
         path: [path, *(alias for alias, target in WELL_KNOWN_PROVIDERS.items() if target == path)]
         for path in components
@@ -170,7 +170,7 @@ def _component(
     }
 
 
-def first_paragraph(component: ComponentClass) -> str:
+def _first_paragraph(component: ComponentClass) -> str:
     """The first paragraph of a component's docstring as Markdown."""
     paragraph = inspect.cleandoc(component.__doc__ or "").partition("\n\n")[0]
     text = markdown(" ".join(paragraph.split()))
@@ -255,7 +255,7 @@ def config_reference() -> str:
     for provider, component in known_components():
         if provider.startswith("codeact_team."):
             schema = described_schema(schema_of(component))
-            sections.append(f"## {provider}\n\n{first_paragraph(component)}\n\n{_table(schema)}\n")
+            sections.append(f"## {provider}\n\n{_first_paragraph(component)}\n\n{_table(schema)}\n")
             inner |= {name: each for name, each in schema.get("$defs", {}).items() if "properties" in each}
     inner.pop("ComponentModel", None)
     for name, schema in sorted(inner.items()):

@@ -1,4 +1,4 @@
-"""What a schema takes and cannot work: an empty key, source code that does not compile, modules that are not there.
+"""Checks for values that fit the schema and cannot work: empty keys, broken source code, missing modules.
 
 Nothing of it runs: source code is parsed, and modules are looked up.
 """
@@ -17,7 +17,7 @@ from autogen_core.tools import FunctionTool
 from codeact_team.config.models import key_variables
 from codeact_team.config.yaml12 import Path
 from codeact_team.core.autogen_internals import ComponentClass
-from codeact_team.core.visibility import one_line
+from codeact_team.text.visibility import one_line
 
 _LONGEST = 200
 
@@ -76,7 +76,7 @@ def _modules(given: object) -> Iterator[str]:
 
 
 def _lacking(module: str) -> str | None:
-    """Why a module cannot be imported; ``None`` if its package is there."""
+    """Return a problem if the package of a module is not installed; ``None`` if it is."""
     package = module.partition(".")[0]
     if package in sys.modules:
         return None

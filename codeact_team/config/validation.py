@@ -41,8 +41,8 @@ from codeact_team.core.providers import (
     resolve,
     schema_of,
 )
-from codeact_team.core.redaction import is_credential_key
 from codeact_team.errors import ConfigError
+from codeact_team.text.redaction import is_credential_key
 
 # pydantic's error types that say "another kind of value", by their beginnings
 _EXPECTED = {
@@ -72,14 +72,14 @@ _MOST_REPORTED = 100
 """Mistakes in one component that are reported, each with its suggestions; nobody reads more."""
 
 
-def problems_of(
+def _problems_of(
     error: ValidationError, model: type[BaseModel], document: Document, path: Path
 ) -> list[Problem]:
     """The mistakes in the mapping at ``path`` of a document, one problem for each place in it."""
     data = at(document.data, path)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
-        by_place.setdefault(place_of(details, data), []).append(details)
+        by_place.setdefault(_place_of(details, data), []).append(details)
     # of a union, the alternative that fits better fails deeper inside; the others only fail at its top
     outer = {place[:length] for place in by_place for length in range(len(place))}
     for place, found in list(by_place.items()):
@@ -94,7 +94,7 @@ def problems_of(
     return problems
 
 
-def place_of(details: ErrorDetails, data: Any) -> Path:
+def _place_of(details: ErrorDetails, data: Any) -> Path:
     """Where an error is in the data. Pydantic's own location also names the alternatives of unions."""
     place: list[str | int] = []
     *parents, last = details["loc"] or ("",)
@@ -206,7 +206,7 @@ def check_components(document: Document, policy: Policy) -> list[PlacedComponent
 
 
 def _wrapped(data: object) -> str | None:
-    """What to use in the place of a document of AutoGen Studio's, which has components in it and is none."""
+    """Return advice if a document of AutoGen Studio only contains components; ``None`` otherwise."""
     if not isinstance(data, dict) or "provider" in data:
         return None
     told = cast("dict[str, Any]", data)
@@ -228,7 +228,7 @@ def _text_problems(document: Document, policy: Policy) -> Iterator[Problem]:
     try:
         ComponentModel.model_validate(document.data, extra="forbid")
     except ValidationError as error:
-        yield from problems_of(error, ComponentModel, document, ())
+        yield from _problems_of(error, ComponentModel, document, ())
     for path, value in walk(document.data):
         if (path == () or is_component(value)) and isinstance(provider := value.get("provider"), str):
             try:
@@ -298,7 +298,7 @@ class _Checking:
             config = _with_nulls(schema, config)
             _validate(schema, config, self.policy)
         except ValidationError as error:
-            self.problems += problems_of(error, schema, self.document, path)
+            self.problems += _problems_of(error, schema, self.document, path)
             return config
         except Exception as error:  # of a validator that does not expect this kind of value
             place = (*path, *self._unreadable(schema, config))
@@ -358,5 +358,5 @@ def _refused(schema: type[BaseModel], config: dict[str, Any]) -> list[tuple[Path
     try:
         _validate(schema, config)
     except ValidationError as error:
-        return [(place_of(details, config), details["type"]) for details in error.errors(include_url=False)]
+        return [(_place_of(details, config), details["type"]) for details in error.errors(include_url=False)]
     return []

@@ -25,7 +25,7 @@ from ruamel.yaml.scanner import Scanner
 Path = tuple[str | int, ...]
 """A place in a document: keys and list indexes from the top."""
 
-MAX_CHARS = 1 << 20
+_MAX_CHARS = 1 << 20
 """Longest document. Its scalars together, with aliases expanded, may not have more characters either."""
 MAX_VALUES = 10_000
 """Most keys and values of a document, with aliases expanded."""
@@ -131,8 +131,8 @@ def require_size(values: int, depth: int, line: int | None = None) -> None:
 
 
 def _compose(text: str) -> Node | None:
-    if len(text) > MAX_CHARS:
-        raise YamlError(f"longer than {MAX_CHARS} characters")
+    if len(text) > _MAX_CHARS:
+        raise YamlError(f"longer than {_MAX_CHARS} characters")
     yaml = YAML(typ="safe", pure=True)
     yaml.Scanner = _Scanner
     yaml.Composer = _Composer
@@ -186,8 +186,8 @@ class _Reading:
         self.values += 1
         self.chars += len(node.value) if isinstance(node, ScalarNode) else 0
         require_size(self.values, len(path), _line(node))
-        if self.chars > MAX_CHARS:
-            raise YamlError(f"longer than {MAX_CHARS} characters, with aliases in full", _line(node))
+        if self.chars > _MAX_CHARS:
+            raise YamlError(f"longer than {_MAX_CHARS} characters, with aliases in full", _line(node))
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         _require_tag(node, "map")

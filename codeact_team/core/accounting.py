@@ -1,4 +1,4 @@
-"""What model calls use: tokens, and money by the prices of models."""
+"""Accounts of model calls: tokens, and money by the prices of models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tokens_in_words(tokens: int, *, is_estimated: bool) -> str:
 
 
 class Price(BaseModel):
-    """What a model costs, in money for a million tokens."""
+    """The price of a model, in money for a million tokens."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +64,7 @@ class ModelUsage:
             self.unpriced.append(model)
 
     def raise_to(self, other: ModelUsage) -> None:
-        """Raise each number that is below that of ``other``."""
+        """Raise each number to the number of ``other``, if that is higher."""
         self.prompt_tokens = max(self.prompt_tokens, other.prompt_tokens)
         self.completion_tokens = max(self.completion_tokens, other.completion_tokens)
         self.cost = max(self.cost, other.cost)

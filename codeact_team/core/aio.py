@@ -1,4 +1,4 @@
-"""What asyncio lacks: awaiting to the end, or until AutoGen's token cancels; turns across event loops; timers that stop."""
+"""Helpers that asyncio lacks: awaiting to the end, or until AutoGen's token cancels; turns across event loops; timers that stop."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from autogen_core import CancellationToken
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_FEW = 500
+"""Small things that are looked at in less time than it takes to change to a thread and back."""
 
 
 async def to_the_end(work: Awaitable[T]) -> T:
@@ -96,7 +99,12 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Turns:
+async def beside_the_loop(size: int, work: Callable[[], T]) -> T:
+    """Do work on so many small things: at once, or in a thread where that would hold the loop up."""
+    return work() if size < _FEW else await asyncio.to_thread(work)
+
+
+class FairLock:
     """A semaphore for any event loops and threads, first come, first served; ``places`` holders at a time.
 
     ``asyncio.Lock`` binds itself to the first loop in which a task has to wait.
@@ -112,7 +120,7 @@ class Turns:
         """Whether whoever comes now has to wait."""
         return not self._free
 
-    async def take(self, stop: asyncio.Future[None] | None = None) -> bool:
+    async def acquire(self, stop: asyncio.Future[None] | None = None) -> bool:
         """Wait for the turn until ``stop`` is done; whether it came. The holder must :meth:`pass_on`."""
         with self._mutex:
             if self._free:
@@ -143,7 +151,7 @@ class Turns:
             self._free += 1
 
     async def __aenter__(self) -> None:
-        await self.take()
+        await self.acquire()
 
     async def __aexit__(self, *_: object) -> None:
         self.pass_on()

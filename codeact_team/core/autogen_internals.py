@@ -14,7 +14,9 @@ import inspect
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from operator import setitem
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
@@ -64,21 +66,49 @@ def reads_past_versions(component: ComponentClass) -> bool:
 
 
 def components_in(root: object) -> Iterator[ComponentBase[BaseModel]]:
-    """A component, or those of a list, and all that are parts of it, which are in attributes, or in lists there."""
+    """Yield a component, or the components of a list, and all components in their attributes."""
+    return (part for _, part in placed_components(root))
+
+
+def placed_components(root: object) -> Iterator[tuple[str, ComponentBase[BaseModel]]]:
+    """The same, each with its path from the root by the names of attributes, such as ``participants.0.model_client``."""
     seen: set[int] = set()
-    queue = [root]
+    queue: list[tuple[str, object]] = [("", root)]
     while queue:
-        part = queue.pop()
-        if type(part) in _PLAIN or id(part) in seen:
+        place, part = queue.pop()
+        if id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, list | tuple):
-            queue += part  # pyright: ignore[reportUnknownArgumentType]
-            continue
         if is_component := isinstance(part, ComponentBase):
-            yield part  # pyright: ignore[reportUnknownVariableType]
-        if is_component or type(part).__module__.startswith(_OURS):
-            queue += getattr(part, "__dict__", {}).values()  # pyright: ignore[reportUnknownArgumentType]
+            yield place, part  # pyright: ignore[reportUnknownVariableType]
+        if is_component or isinstance(part, list | tuple) or type(part).__module__.startswith(_OURS):
+            queue += [(f"{place}.{slot.name}".strip("."), slot.value) for slot in slots_of(part)]  # pyright: ignore[reportUnknownArgumentType]
+
+
+class Slot(NamedTuple):
+    """Where a part is in an object.
+
+    Attributes:
+        name: The attribute, without the underscore of a private one; in a list, the index.
+        value: The part.
+        put: Puts another part there; a ``TypeError`` for a tuple.
+    """
+
+    name: str
+    value: object
+    put: Callable[[object], None]
+
+
+def slots_of(holder: object) -> Iterator[Slot]:
+    """The parts in the attributes of an object, or in a list, without values of plain kinds."""
+    if isinstance(holder, list | tuple):
+        for index, item in enumerate(cast("list[object]", holder)):
+            if type(item) not in _PLAIN:
+                yield Slot(str(index), item, partial(setitem, cast("list[object]", holder), index))
+        return
+    for name, value in [*getattr(holder, "__dict__", {}).items()]:
+        if type(value) not in _PLAIN:
+            yield Slot(name.strip("_"), value, partial(setattr, holder, name))
 
 
 def model_table(component: type) -> Any:
@@ -91,7 +121,7 @@ def model_table(component: type) -> Any:
 
 
 def listed_model(component: type, model: str) -> ModelInfo | None:
-    """What the table of a model client says of a model; ``None`` where it has no table, or the model is not in it."""
+    """Return a model's entry in the table of a client; ``None`` if the client has no table, or the model is not in it."""
     table = model_table(component)
     try:
         return None if table is None or _is_any_claude(table, model) else table.get_info(model)
@@ -139,17 +169,17 @@ def is_class_of_mcp(kind: type) -> bool:
 
 
 def actor_of(workbench: McpWorkbench) -> McpSessionActor | None:
-    """What holds the connection of a workbench that was started, and not stopped."""
+    """Return the actor with the connection of a started workbench; ``None`` if it is stopped."""
     return workbench._actor
 
 
 def overrides_of(workbench: McpWorkbench) -> Mapping[str, ToolOverride]:
-    """What a workbench tells of its server's tools instead of what the server tells, by the server's names."""
+    """Return the names and descriptions by which a workbench replaces its server's, by the server's names."""
     return workbench._tool_overrides
 
 
 def sampling_of(workbench: McpWorkbench) -> SamplingFnT:
-    """How a workbench answers a server that wants to ask a model."""
+    """Return the function by which a workbench answers a server that wants to ask a model."""
     from autogen_ext.tools.mcp import McpSessionActor
 
     actor = McpSessionActor(workbench.server_params, workbench._model_client)
@@ -176,10 +206,10 @@ def repaired(loaded: Any) -> Any:
 
 @dataclass
 class StreamEnds:
-    """How the streamed answers of a client end.
+    """State of a client's streamed answers.
 
     Attributes:
-        had_reason: Whether the last one said why, in whatever words.
+        had_reason: Whether the last one gave a finish reason, in whatever words.
     """
 
     had_reason: bool = True
@@ -245,7 +275,7 @@ def _mend(choice: Any, said: Any, refused: bool = False) -> bool:
 
 
 def _join_parts(said: Any) -> None:
-    """Make words that come in parts, as those of Mistral's models that think, what AutoGen takes: a text, and its reasoning."""
+    """Join a message in parts, as Mistral's thinking models write it, to the text and the reasoning that AutoGen takes."""
     parts: object = getattr(said, "content", None)
     if not isinstance(parts, list):
         return
@@ -284,7 +314,7 @@ async def recover(runner: Team | ChatAgent) -> None:
 
 
 def conditions_of(runner: Team | ChatAgent) -> Iterator[object]:
-    """What a team ends by: its condition, and those that it consists of; nothing for an agent."""
+    """Yield the termination condition of a team and the conditions that it consists of; nothing for an agent."""
     return components_in(runner._termination_condition if isinstance(runner, BaseGroupChat) else None)
 
 
@@ -302,10 +332,20 @@ def _seconds(condition: TerminationCondition | None) -> float | None:
     return min((seconds for seconds in found if seconds is not None), default=None)
 
 
+def has_worked(runner: Team | ChatAgent) -> bool:
+    """Whether a team has worked on a task, and not been reset since; of an agent that is not known."""
+    return isinstance(runner, BaseGroupChat) and runner._initialized
+
+
+def settings_of(client: object) -> Mapping[str, Any]:
+    """The settings with which a model client of AutoGen's was made, its key among them; of another client, none."""
+    settings: object = getattr(client, "_raw_config", None)
+    return cast("Mapping[str, Any]", settings) if isinstance(settings, Mapping) else {}
+
+
 def sets_retries(client: object) -> bool:
     """Whether the settings of a model client of AutoGen's say how often it retries."""
-    settings: object = getattr(client, "_raw_config", None)
-    return isinstance(settings, Mapping) and "max_retries" in settings
+    return "max_retries" in settings_of(client)
 
 
 def leave_retries(client: object) -> None:

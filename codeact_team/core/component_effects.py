@@ -1,15 +1,15 @@
-"""What is asked of executors and of workbenches, as effects that go through the dispatcher: whatever agent asks."""
+"""Effects for the requests of any agent to executors and workbenches. They go through the dispatcher."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
 
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from pydantic import JsonValue, TypeAdapter
 
-from codeact_team.core.effects import Effect, error_text
+from codeact_team.core.effects import Begin, Effect, End
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
@@ -23,19 +23,25 @@ T = TypeVar("T")
 R = TypeVar("R", bound=CodeResult)
 Run = Callable[[list[CodeBlock]], Awaitable[CodeResult]]
 
+_BLOCK_ENDED = TypeAdapter(BlockEnded)
+_TOLD = {field.name for field in fields(BlockEnded)} - {"artifacts"}
+
 
 class CodeEffect(Effect[T]):
-    """A request to an executor, which has to be in the state that the code before has left.
+    """An effect that depends on the state that earlier code has left in an executor.
 
     Args:
         executor: The executor.
-        run: Runs blocks there like those of the agent, with the same tools, but without records.
+        run: Runs blocks there as the agent does, with the same tools, but without records.
 
     Attributes:
         is_apart: Whether it happens in a fork of the session, whose state is not yet its own.
+        is_done_again: Whether a resumed run does it again although it is recorded: its program starts again, and asks for
+            everything in the same order.
     """
 
     is_apart = False
+    is_done_again = False
 
     def __init__(self, executor: CodeExecutor, run: Run) -> None:
         self.part = executor
@@ -43,7 +49,9 @@ class CodeEffect(Effect[T]):
 
 
 class CodeRun(CodeEffect[R]):
-    """Code blocks run in an executor; ``message_id`` is that of the message with the result, if there is one."""
+    """Code blocks run in an executor; ``message_id`` is the id of the message with the result, if there is one."""
+
+    spends = ("processor_seconds", "seconds")
 
     def __init__(
         self,
@@ -59,27 +67,31 @@ class CodeRun(CodeEffect[R]):
     def request(self) -> JsonValue:
         return {"blocks": [asdict(block) for block in self._blocks]}
 
-    def began(self) -> BlockBegan:
+    def facts(self) -> Mapping[str, JsonValue]:
         timeout: object = getattr(self.part, "timeout", None)
-        return BlockBegan(blocks=self._blocks, timeout=timeout if isinstance(timeout, int | float) else None)
+        facts: dict[str, JsonValue] = {"timeout": timeout} if isinstance(timeout, int | float) else {}
+        return {**facts, "of_program": True} if self.is_done_again else facts
 
-    def ended(self, outcome: R | None, error: BaseException | None) -> BlockEnded:
-        return block_ended(outcome, error, self._message_id)
+    def facts_at_end(self, outcome: R | None, error: BaseException | None) -> Mapping[str, JsonValue]:
+        facts: dict[str, JsonValue] = {}
+        if self._message_id is not None:
+            facts["message_id"] = self._message_id
+        if isinstance(outcome, SessionResult) and outcome.artifacts:
+            facts["artifacts"] = [asdict(ArtifactReference.of(artifact)) for artifact in outcome.artifacts]
+        return facts
 
+    @classmethod
+    def began(cls, begin: Begin) -> BlockBegan:
+        return BlockBegan(blocks=[Code(**block) for block in begin.request["blocks"]], **begin.facts)
 
-def block_ended(
-    result: CodeResult | None, error: BaseException | None = None, message_id: str | None = None
-) -> BlockEnded:
-    """The end of code blocks by their result."""
-    event = BlockEnded(message_id=message_id, error=error_text(error))
-    if result is not None:
-        event.outcome = Outcome.COMPLETED
-        # the fields have the names that they have in the result
-        for name in vars(event).keys() & vars(result).keys():
-            setattr(event, name, getattr(result, name))
-    if isinstance(result, SessionResult):
-        event.artifacts = [ArtifactReference.of(artifact) for artifact in result.artifacts]
-    return event
+    @classmethod
+    def ended(cls, end: End) -> BlockEnded:
+        found: dict[str, Any] = {"error": end.error}
+        if end.outcome is not None:
+            # the fields have the names that they have in the result
+            found |= {"outcome": Outcome.COMPLETED}
+            found |= {name: end.outcome[name] for name in end.outcome.keys() & _TOLD}
+        return _BLOCK_ENDED.validate_python({**found, **end.facts})
 
 
 class ToolListing(Effect[T]):
@@ -106,8 +118,10 @@ class ToolListing(Effect[T]):
     def request(self) -> JsonValue:
         return {"list": [*self._asked]}
 
-    def began(self) -> ToolListingBegan:
-        return ToolListingBegan(of=self._asked)
+    @classmethod
+    def began(cls, begin: Begin) -> ToolListingBegan:
+        return ToolListingBegan(of=begin.request["list"])
 
-    def ended(self, outcome: T | None, error: BaseException | None) -> ToolListingEnded:
-        return ToolListingEnded(of=self._asked)
+    @classmethod
+    def ended(cls, end: End) -> ToolListingEnded:
+        return ToolListingEnded(of=end.request["list"])

@@ -12,14 +12,16 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from autogen_core import MessageHandlerContext
+from autogen_core.models import LLMMessage
 from pydantic import JsonValue, TypeAdapter
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,16 @@ T = TypeVar("T")
 _MAX_FAILURES = 20
 
 _dispatcher: ContextVar[Dispatcher | None] = ContextVar("codeact_team_dispatcher", default=None)
-_span: ContextVar[int | None] = ContextVar("codeact_team_span", default=None)
-_agent: ContextVar[str | None] = ContextVar("codeact_team_agent", default=None)
+
+
+class _Here(NamedTuple):
+    """The span within which something happens, and the agent that does it."""
+
+    span: int | None = None
+    agent: str | None = None
+
+
+_here: ContextVar[_Here] = ContextVar("codeact_team_here", default=_Here())  # noqa: B039 - it cannot be changed
 
 
 @dataclass(kw_only=True)
@@ -64,12 +74,42 @@ class SpanEvent(Event):
 
 @dataclass(kw_only=True)
 class EffectBegan(SpanEvent):
-    """An effect begins."""
+    """An effect begins; each kind that a screen tells apart has a class of its own."""
 
 
 @dataclass(kw_only=True)
 class EffectEnded(SpanEvent):
     """An effect has ended."""
+
+
+@dataclass(kw_only=True)
+class OtherEffectBegan(EffectBegan):
+    """An effect of a kind without a class of its own begins.
+
+    Attributes:
+        kind: The kind of the effect.
+        request: The request.
+    """
+
+    kind: str
+    request: JsonValue = None
+
+
+@dataclass(kw_only=True)
+class OtherEffectEnded(EffectEnded):
+    """An effect of a kind without a class of its own has ended; ``error`` says why it has no outcome."""
+
+    kind: str
+    outcome: JsonValue = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class OtherEvent(Event):
+    """Something of a later version that is read from its journal; ``data`` is the whole event, ``name`` its type."""
+
+    name: str
+    data: dict[str, JsonValue]
 
 
 @dataclass(kw_only=True)
@@ -103,23 +143,145 @@ class Numbers:
         self._last = max(self._last, last)
 
 
+@dataclass(frozen=True)
+class EffectFailure:
+    """The error of an effect without an outcome.
+
+    Attributes:
+        type: The class of the exception, with its module.
+        text: Its text.
+        status: The status of a server that has refused it.
+    """
+
+    type: str
+    text: str
+    status: int | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> EffectFailure:
+        """Describe an exception."""
+        kind, status = type(error), getattr(error, "status_code", None)
+        return cls(
+            f"{kind.__module__}.{kind.__qualname__}",
+            str(error),
+            status if isinstance(status, int) else None,
+        )
+
+    @property
+    def is_cancellation(self) -> bool:
+        """Whether it was stopped from outside."""
+        return self.type.endswith(".CancelledError")
+
+    def __str__(self) -> str:
+        return f"{self.type.rpartition('.')[2]}: {self.text}"
+
+
+NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(kw_only=True)
+class Begin:
+    """The entry with which an effect begins in the list of entries that a run is.
+
+    Attributes:
+        kind: The kind of the effect.
+        span: Its number.
+        parent: The number of the run, turn or effect that it belongs to.
+        at: When, in seconds since the epoch.
+        agent: Who asks for it.
+        request: What is asked, as JSON, without the messages for a model.
+        facts: What is known beside the request, as JSON.
+    """
+
+    kind: str
+    span: int
+    parent: int | None
+    at: float
+    agent: str
+    request: Any
+    facts: Mapping[str, Any]
+
+    @property
+    def event(self) -> EffectBegan:
+        """The event of the begin. Raises an error of Python's where somebody else has made the entry."""
+        event = Effect.kinds.get(self.kind, Effect).began(self)
+        event.span, event.parent, event.at, event.agent = self.span, self.parent, self.at, self.agent
+        return event
+
+
+@dataclass(kw_only=True)
+class End:
+    """The entry with which an effect ends.
+
+    Attributes:
+        begin: The entry of its begin.
+        at: When, in seconds since the epoch.
+        outcome: What came of it, as JSON; ``None`` if nothing did.
+        failure: Why nothing came of it.
+        facts: What is known beside the outcome, as JSON.
+    """
+
+    begin: Begin
+    at: float
+    outcome: Any = None
+    failure: EffectFailure | None = None
+    facts: Mapping[str, Any]
+
+    @property
+    def request(self) -> Any:
+        """The request of the effect."""
+        return self.begin.request
+
+    @property
+    def error(self) -> str | None:
+        """The error in words; ``None`` if the effect has an outcome."""
+        return None if self.failure is None else str(self.failure)
+
+    @property
+    def event(self) -> EffectEnded:
+        """The event of the end. Raises an error of Python's where somebody else has made the entry."""
+        event = Effect.kinds.get(self.begin.kind, Effect).ended(self)
+        event.span, event.parent = self.begin.span, self.begin.parent
+        event.at, event.agent = self.at, self.begin.agent
+        return event
+
+
 class Effect(ABC, Generic[T]):
     """A request of a run to the world.
 
+    Its request and its outcome are JSON for whoever is not its caller: a journal keeps them, and the events of its begin and
+    its end are made of them, now or whenever the journal is read.
+
     Attributes:
+        kinds: The classes of effects, by their kinds.
         span: Its number in events, spans and the journal, once it is performed.
         kind: A name that stays.
         form: How pydantic writes and reads the outcome as JSON.
+        messages: The conversation with which a model is asked, which is a part of the request.
+        entry: The entry of its begin, once it has begun.
         part: The component that performs it, if that is known.
         fails_undone: Whether an error says that nothing was done. What has failed last is tried again then.
+        asks_person: Whether a person is asked, whose time is nobody's expense.
+        spends: The items of a team's budget of which it takes something.
     """
 
+    kinds: ClassVar[dict[str, type[Effect[Any]]]] = {}
     kind: ClassVar[str]
     form: TypeAdapter[T]
+    messages: Sequence[LLMMessage] = ()
     part: object = None
     fails_undone: ClassVar[bool] = False
+    asks_person: ClassVar[bool] = False
+    spends: ClassVar[Sequence[str]] = ()
     span: int = 0
-    _end: tuple[EffectEnded, object, BaseException | None] | None = None
+    entry: Begin | None = None
+    _end: tuple[End, object, BaseException | None] | None = None
+    _dumped: tuple[object, JsonValue] | None = None
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            # further classes of a kind, such as of one sort of tool, look alike from outside
+            cls.kinds.setdefault(cls.kind, cls)
 
     @cached_property
     def source(self) -> str:
@@ -129,6 +291,28 @@ class Effect(ABC, Generic[T]):
     @abstractmethod
     def request(self) -> JsonValue:
         """The whole request: effects with equal requests are the same."""
+
+    def request_without_messages(self) -> JsonValue:
+        """The request without :attr:`messages`."""
+        return self.request()
+
+    def facts(self) -> Mapping[str, JsonValue]:
+        """Return the fields of the begin event besides the request, as JSON."""
+        return NO_FACTS
+
+    def facts_at_end(self, outcome: T | None, error: BaseException | None) -> Mapping[str, JsonValue]:
+        """Return the fields of the end event besides request and outcome, as JSON."""
+        return NO_FACTS
+
+    @classmethod
+    def began(cls, begin: Begin) -> EffectBegan:
+        """The event of the begin of an effect of this kind, with what its entry has only for this kind."""
+        return OtherEffectBegan(kind=begin.kind, request=begin.request)
+
+    @classmethod
+    def ended(cls, end: End) -> EffectEnded:
+        """The event of the end of an effect of this kind, with what its entry has only for this kind."""
+        return OtherEffectEnded(kind=end.begin.kind, outcome=end.outcome, error=end.error)
 
     def dump(self, outcome: T) -> JsonValue:
         """The outcome as JSON."""
@@ -145,27 +329,39 @@ class Effect(ABC, Generic[T]):
     async def skip(self) -> None:
         """Advance the component as if the effect had run: its recorded outcome is used."""
 
-    @abstractmethod
-    def began(self) -> EffectBegan:
-        """The event of its begin, without span and agent."""
+    def dumped(self, outcome: T) -> JsonValue:
+        """The outcome as JSON, made once."""
+        if self._dumped is None or self._dumped[0] is not outcome:
+            self._dumped = outcome, self.dump(outcome)
+        return self._dumped[1]
 
-    @abstractmethod
-    def ended(self, outcome: T | None, error: BaseException | None) -> EffectEnded:
-        """The event of its end by an outcome or an error, without span and agent."""
+    def begin(self, span: int) -> Begin:
+        """Begin under this number; returns the entry."""
+        self.span, parent = span, _here.get().span
+        self.entry = Begin(
+            kind=self.kind,
+            span=span,
+            # without a listener it begins within its own span
+            parent=None if parent == span else parent,
+            at=now(),
+            agent=self.source,
+            request=self.request_without_messages(),
+            facts=self.facts(),
+        )
+        return self.entry
 
-    def begin(self, span: int) -> EffectBegan:
-        """The event that is emitted when it begins under this number."""
-        event = self.began()
-        self.span = event.span = span
-        event.agent = self.source
-        return event
-
-    def end(self, outcome: T | None, error: BaseException | None) -> EffectEnded:
-        """The event that is emitted when it has ended, the same one for the same outcome."""
+    def end(self, outcome: T | None, error: BaseException | None) -> End:
+        """End by an outcome or an error; returns the entry, the same one for the same outcome."""
         if self._end is None or self._end[1] is not outcome or self._end[2] is not error:
-            event = self.ended(outcome, error)
-            event.span, event.agent = self.span, self.source
-            self._end = event, outcome, error
+            end = End(
+                # a listener may have come since
+                begin=self.entry or self.begin(self.span),
+                at=now(),
+                outcome=None if outcome is None else self.dumped(outcome),
+                failure=None if error is None else EffectFailure.of(error),
+                facts=self.facts_at_end(outcome, error),
+            )
+            self._end = end, outcome, error
         return self._end[0]
 
 
@@ -197,7 +393,7 @@ class Dispatcher:
     def __init__(self, *interceptors: Interceptor, outer: Dispatcher | None = None) -> None:
         self._interceptors = interceptors if outer is None else (*interceptors, outer._intercept)
         self._listeners: dict[Listener, bool] = {} if outer is None else {outer.emit: False}
-        self.numbers = Numbers() if outer is None else outer.numbers
+        self.numbers: Numbers = Numbers() if outer is None else outer.numbers
         self._failures: list[BaseException] = []
         self.sent: set[str] = set() if outer is None else outer.sent
         """Ids of the messages that were emitted."""
@@ -230,7 +426,7 @@ class Dispatcher:
         """Send an event to every listener, now. Raises nothing."""
         event.at = event.at or now()
         if event.parent is None:
-            event.parent = _span.get()
+            event.parent = _here.get().span
         for listener, essential in list(self._listeners.items()):
             try:
                 listener(event)
@@ -258,7 +454,8 @@ class Dispatcher:
         """
         self.check()
         outcome, failure = None, None
-        with self.span(effect.begin, lambda _: effect.end(outcome, failure)) as effect.span:
+        with self.span(lambda n: effect.begin(n).event, lambda _: effect.end(outcome, failure).event) as span:
+            effect.span = span
             try:
                 outcome = await self._intercept(effect, do)
             except BaseException as error:
@@ -278,14 +475,13 @@ class Dispatcher:
         span = self.numbers.next()
         if self._listeners:
             self.emit(began(span))
-        token = _span.set(span)
         try:
-            yield span
+            with within(span):
+                yield span
         except BaseException as error:
             self.note_failure(error)
             raise
         finally:
-            _span.reset(token)
             if self._listeners:
                 self.emit(ended(span))
 
@@ -324,6 +520,20 @@ def remembered(dispatcher: Dispatcher) -> Generator[None]:
         _dispatcher.reset(token)
 
 
+@contextmanager
+def _with(here: _Here) -> Generator[None]:
+    token = _here.set(here)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
+def within(span: int) -> AbstractContextManager[None]:
+    """Within it, events and effects belong to a span that has begun elsewhere."""
+    return _with(_here.get()._replace(span=span))
+
+
 def current_dispatcher() -> Dispatcher | None:
     """The dispatcher that a component made now has to remember: runtimes and threads may not inherit the context."""
     return _dispatcher.get()
@@ -344,19 +554,14 @@ def emit(event: Event, dispatcher: Dispatcher | None = None) -> None:
         dispatcher.emit(event)
 
 
-@contextmanager
-def speaking(agent: str) -> Generator[None]:
+def speaking(agent: str) -> AbstractContextManager[None]:
     """Within it, effects are the agent's."""
-    token = _agent.set(agent)
-    try:
-        yield
-    finally:
-        _agent.reset(token)
+    return _with(_here.get()._replace(agent=agent))
 
 
 def speaker() -> str:
     """The agent at work: as :func:`speaking` says, or the one whose message AutoGen's runtime handles; or nobody, ``""``."""
-    if (name := _agent.get()) is not None:
+    if (name := _here.get().agent) is not None:
         return name
     try:
         agent = MessageHandlerContext.agent_id()

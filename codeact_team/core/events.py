@@ -1,4 +1,4 @@
-"""What happens in a run, as small typed values that dump to JSON and load again.
+"""The events of a run: small typed values that dump to JSON and load again.
 
 Each effect has a begin and an end with the same ``span``. ``parent`` is the span that an event belongs to: a run holds
 the turns of agents, a turn holds its model calls and blocks, a block the calls of tools that its code makes.
@@ -22,6 +22,12 @@ from autogen_agentchat.messages import (
 from autogen_core.models import RequestUsage
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter
 
+from codeact_team.core.attempt_events import AttemptBegan as AttemptBegan
+from codeact_team.core.attempt_events import AttemptEnded as AttemptEnded
+from codeact_team.core.attempt_events import ForkBegan as ForkBegan
+from codeact_team.core.attempt_events import ForkEnded as ForkEnded
+from codeact_team.core.attempt_events import PromotionBegan as PromotionBegan
+from codeact_team.core.attempt_events import PromotionEnded as PromotionEnded
 from codeact_team.core.effects import (
     Dispatcher,
     EffectBegan,
@@ -39,7 +45,7 @@ from codeact_team.core.execution import (
 from codeact_team.core.process_events import ProcessBegan as ProcessBegan
 from codeact_team.core.process_events import ProcessEnded as ProcessEnded
 
-VERSION = 3
+VERSION = 4
 """Of the events as JSON."""
 
 
@@ -52,7 +58,7 @@ class AgentEvent(Event):
 
 @dataclass(kw_only=True)
 class Opened(Event):
-    """A team is loaded; ``relaxations`` are those of its sandboxes, and ``workspaces`` the host directories of its code."""
+    """A team is loaded. ``relaxations`` lists its sandboxes' relaxations, ``workspaces`` the host directories of its code."""
 
     relaxations: Sequence[str] = ()
     workspaces: Sequence[str] = ()
@@ -65,7 +71,7 @@ class RunBegan(Event):
     Attributes:
         bypassing_parts: Parts that bypass the dispatcher: with any, the run can be neither resumed nor replayed.
         record: The directory in which it is kept, if it is.
-        options: Those of the command without which it cannot be resumed.
+        options: The options of the command that `resume` needs again.
     """
 
     span: int
@@ -178,7 +184,7 @@ class ModelCallPutOff(Event):
 
 @dataclass(kw_only=True)
 class Words(AgentEvent):
-    """A piece of a model's text; ``message_id`` is that of the message with all of it."""
+    """A piece of a model's text; ``message_id`` is the id of the message with the whole text."""
 
     text: str
     message_id: str | None = None
@@ -194,15 +200,22 @@ class Code:
 
 @dataclass(kw_only=True)
 class BlockBegan(EffectBegan):
-    """Code blocks begin to run; ``timeout`` is the time limit of each in seconds, if it is known."""
+    """Code blocks begin to run.
+
+    Attributes:
+        blocks: The blocks.
+        timeout: The time limit of each in seconds, if it is known.
+        of_program: Whether no agent runs them, but a program in its sandbox.
+    """
 
     blocks: Sequence[Code]
     timeout: float | None = None
+    of_program: bool = False
 
 
 @dataclass(kw_only=True)
 class Output(AgentEvent):
-    """A piece of the output of code; ``message_id`` is that of the message with all of it."""
+    """A piece of the output of code; ``message_id`` is the id of the message with the whole output."""
 
     text: str
     message_id: str | None = None
@@ -210,7 +223,7 @@ class Output(AgentEvent):
 
 @dataclass(kw_only=True)
 class BlockEnded(EffectEnded):
-    """Code blocks have ended; the fields are those of :class:`~codeact_team.core.execution.SessionResult`.
+    """Code blocks have ended; the fields are as in :class:`~codeact_team.core.execution.SessionResult`.
 
     Attributes:
         exit_code: 0 for success; ``None`` if they have no result, and ``error`` says why.
@@ -366,54 +379,6 @@ class Judged(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class ForkBegan(EffectBegan):
-    """An agent forks its session, once for each attempt."""
-
-    branches: int
-
-
-@dataclass(kw_only=True)
-class ForkEnded(EffectEnded):
-    """A session was forked; if it could not be, ``refusal`` says why, and one attempt is made."""
-
-    branches: int
-    refusal: str | None = None
-
-
-@dataclass(kw_only=True)
-class AttemptBegan(EffectBegan):
-    """An agent begins one of several parallel attempts, counted from 1. Events in it have its span as ``parent``."""
-
-    attempt: int
-    attempts: int
-
-
-@dataclass(kw_only=True)
-class AttemptEnded(EffectEnded):
-    """An attempt has ended; ``ending`` is ``None`` if ``error`` broke it off."""
-
-    attempt: int
-    attempts: int
-    ending: str | None = None
-    error: str | None = None
-
-
-@dataclass(kw_only=True)
-class PromotionBegan(EffectBegan):
-    """An agent has chosen an attempt: its variables and files replace those of the session."""
-
-    attempt: int
-
-
-@dataclass(kw_only=True)
-class PromotionEnded(EffectEnded):
-    """The other attempts are dropped; ``loss`` says why variables and files are lost, if they are."""
-
-    attempt: int
-    loss: str | None = None
-
-
-@dataclass(kw_only=True)
 class SandboxStarting(Event):
     """A sandbox, or the interpreter in it, starts; ``sandbox`` names its executor."""
 
@@ -494,7 +459,7 @@ class BlocksRepeated(Event):
 
 @dataclass(frozen=True)
 class ChangedRequest:
-    """How often an agent has requested something else than in the recorded run, by the kind of the effect."""
+    """The number of an agent's effects of one kind whose requests differ from the recorded ones."""
 
     agent: str
     kind: str
@@ -546,7 +511,7 @@ Message = Annotated[
 
 @dataclass(kw_only=True)
 class MessageSent(Event, type="message"):
-    """A message of an agent, emitted once, as soon as it is known, also that of an agent inside a tool.
+    """A message of an agent, also of one inside a tool, emitted once, as soon as it is known.
 
     Attributes:
         message: A task, a thought (``ThoughtEvent``), code (``CodeGenerationEvent``), its result, or an answer; pictures in
@@ -578,13 +543,14 @@ def emit_message(message: BaseChatMessage | BaseAgentEvent, dispatcher: Dispatch
 
 
 @cache
-def _adapter(kind: type[Event]) -> TypeAdapter[Event]:
+def adapter_of(kind: type[Event]) -> TypeAdapter[Event]:
+    """Writes and reads the events of a class."""
     return TypeAdapter(kind)
 
 
 def dump(event: Event) -> dict[str, JsonValue]:
     """An event as JSON, with its ``type`` first."""
-    return {"type": event.type, **_adapter(type(event)).dump_python(event, mode="json")}
+    return {"type": event.type, **adapter_of(type(event)).dump_python(event, mode="json")}
 
 
 def load(data: Mapping[str, JsonValue]) -> Event:
@@ -592,4 +558,4 @@ def load(data: Mapping[str, JsonValue]) -> Event:
     kind = Event.kinds.get(str(data.get("type")))
     if kind is None:
         raise ValueError(f"an event of the type {data.get('type')!r} is not known")
-    return _adapter(kind).validate_python({**data})
+    return adapter_of(kind).validate_python({**data})

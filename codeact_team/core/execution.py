@@ -24,7 +24,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 
 class Outcome(StrEnum):
-    """How the execution of code blocks ended."""
+    """The end of an execution of code blocks."""
 
     COMPLETED = "completed"
     """The code ran to its own end, with whatever exit code."""
@@ -197,7 +197,7 @@ class HostTools(ABC):
     @property
     @abstractmethod
     def max_parallel(self) -> int:
-        """How many calls run at the same time."""
+        """The most calls that run at the same time."""
 
     @property
     def rights(self) -> object:

@@ -1,4 +1,4 @@
-"""What an executor offers beyond AutoGen's ``CodeExecutor``, and the files of its code.
+"""Interfaces of executors beyond AutoGen's ``CodeExecutor``, and of the files of their code.
 
 Agents accept any AutoGen executor. A :class:`StreamingCodeExecutor` also streams its output, names the languages that it
 runs, and says more about a result than an exit code.
@@ -24,7 +24,7 @@ from codeact_team.errors import ForkError, SandboxError
 
 
 class Change(StrEnum):
-    """How code has changed a file of the workspace."""
+    """The kind of change that code has made to a file of the workspace."""
 
     MADE = "made"
     CHANGED = "changed"
@@ -92,7 +92,7 @@ class RecordedFile:
 
 @dataclass(frozen=True)
 class NewFiles:
-    """What the code has made or changed: all files, and the pictures among them that were read."""
+    """The files that code has made or changed, and the pictures among them that were read."""
 
     files: Sequence[ChangedFile] = ()
     pictures: Sequence[Artifact] = ()
@@ -266,15 +266,19 @@ class StreamingCodeExecutor(CodeExecutor):
 
     @property
     def restarts(self) -> int:
-        """How often the state of the blocks was discarded, also where there was none."""
+        """The number of times that the state of the blocks was discarded, also if there was none."""
         return 0
 
-    async def finish(self) -> None:
+    async def finish(self) -> Sequence[str]:
         """Have what the code has left in memory end in order, as a script ends: its files are complete then.
 
         A living interpreter writes and closes what it has open, and does what waits for its exit. It gets a second for
         that; the next block runs in a fresh one. Between two blocks.
+
+        Returns:
+            The first files of the workspace that the code had open for writing, by their relative paths.
         """
+        return ()
 
     @property
     @abstractmethod
@@ -442,10 +446,10 @@ class SessionCodeExecutor(StreamingCodeExecutor):
             ForkError: If code has left something open or running that cannot be copied; the text says what.
             SandboxError: If the sandbox cannot start.
         """
-        raise ForkError(f"{type(self).__name__} has no branches")
+        raise ForkError(f"{type(self).__name__} has no forks")
 
     async def promote(self, fork: SessionCodeExecutor, *, user: object | None = None) -> None:
-        """Replace the variables and files of this executor by those of a fork, which ends.
+        """Replace the variables and files of this executor by the variables and files of a fork, which ends.
 
         Args:
             fork: One that :meth:`fork` has returned.
@@ -455,7 +459,7 @@ class SessionCodeExecutor(StreamingCodeExecutor):
             SettingError: If it is no fork of this executor.
             SandboxError: If it has ended.
         """
-        raise ForkError(f"{type(self).__name__} has no branches")
+        raise ForkError(f"{type(self).__name__} has no forks")
 
     async def checkpoint(self) -> Checkpoint:
         """Keep the present variables and files for :meth:`rollback`. Takes as much memory as code changes from now on.

@@ -1,4 +1,4 @@
-"""What this package logs, and its warnings for users, as notices for a person."""
+"""Turns this package's log records, and its warnings for users, into notices for a person."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from codeact_team.core.effects import Effect, error_text
+from codeact_team.core.effects import Begin, Effect, End, error_text
 from codeact_team.core.events import ProcessBegan, ProcessEnded
 from codeact_team.errors import JournalError, SandboxError, SandboxLostError
 
@@ -34,13 +34,13 @@ _Bytes = Annotated[bytes, PlainSerializer(_to_base64), PlainValidator(_from_base
 
 @dataclass(frozen=True)
 class ProcessFailure:
-    """Why a process has no end that is known.
+    """The error of a process whose end is not known.
 
     Attributes:
         kind: The class of the exception.
-        text: Its text; of an ``OSError`` what the system says.
-        errno: Of an ``OSError``.
-        filename: Of an ``OSError``, if it names a file.
+        text: Its text; for an ``OSError``, the system's message.
+        errno: The error number of an ``OSError``.
+        filename: The file that an ``OSError`` names, if it does.
     """
 
     kind: _Kind
@@ -50,7 +50,7 @@ class ProcessFailure:
 
     @classmethod
     def of(cls, error: OSError | LookupError | SandboxLostError) -> ProcessFailure:
-        """What an exception says."""
+        """Describe an exception."""
         if isinstance(error, OSError):
             filename = None if error.filename is None else str(error.filename)
             return cls("OSError", error.strerror or str(error), error.errno, filename)
@@ -75,13 +75,13 @@ class ProcessFailure:
 
 @dataclass(frozen=True)
 class ProcessOutcome:
-    """How a process has ended.
+    """The end of a process.
 
     Attributes:
         returncode: Its exit code, negative for a signal; ``None`` if it has none that is known.
         stdout: The newest bytes that it has written, as far as the program has asked for them.
-        stderr: The same of stderr.
-        stdout_omitted: How many bytes before them were dropped.
+        stderr: The newest bytes of its stderr.
+        stdout_omitted: The number of bytes before them that were dropped.
         stderr_omitted: The same for stderr.
         limit: The limit of the sandbox that it ran into, in a sentence.
         timed_out: Whether its time was over.
@@ -147,7 +147,9 @@ class ProcessEffect(Effect[ProcessOutcome]):
         self._settings = dict(settings)
         self._names = sorted(env or {})
         self._input_size = None if input is None else len(input)
-        self.hidden = to_json(sorted((env or {}).items())) + (input or b"") if env or input else None
+        self.hidden: bytes | None = (
+            to_json(sorted((env or {}).items())) + (input or b"") if env or input else None
+        )
         """The values of the variables, and the input, which may be secrets."""
 
     @property
@@ -165,23 +167,24 @@ class ProcessEffect(Effect[ProcessOutcome]):
     def unknown(self) -> ProcessOutcome:
         return ProcessOutcome(failure=ProcessFailure("SandboxError", _UNKNOWN.format(self._argv[0])))
 
-    def began(self) -> ProcessBegan:
-        cwd = self._settings.get("cwd")
+    @classmethod
+    def began(cls, begin: Begin) -> ProcessBegan:
         return ProcessBegan(
-            argv=self._argv,
-            cwd=None if cwd is None else str(cwd),
-            is_job=self.is_job,
-            variables=self._names,
-            input_size=self._input_size,
+            argv=begin.request["argv"],
+            cwd=begin.request.get("cwd"),
+            is_job=cls.is_job,
+            variables=begin.request["variables"],
+            input_size=begin.request["input_size"],
         )
 
-    def ended(self, outcome: ProcessOutcome | None, error: BaseException | None) -> ProcessEnded:
-        event = ProcessEnded(error=error_text(error))
-        if outcome is not None:
-            event.returncode, event.limit = outcome.returncode, outcome.limit
-            if outcome.failure is not None:
-                event.error = error_text(outcome.failure.exception())
-            elif outcome.timed_out:
+    @classmethod
+    def ended(cls, end: End) -> ProcessEnded:
+        event = ProcessEnded(error=end.error)
+        if end.outcome is not None:
+            event.returncode, event.limit = end.outcome["returncode"], end.outcome["limit"]
+            if (failed := end.outcome["failure"]) is not None:
+                event.error = error_text(ProcessFailure(**failed).exception())
+            elif end.outcome["timed_out"]:
                 event.error = "TimeoutExpired: its time was over"
         return event
 

@@ -16,8 +16,8 @@ class ProcessBegan(EffectBegan):
         argv: The program and its arguments.
         cwd: Its directory, as it was given.
         is_job: Whether it runs while other things happen.
-        variables: The names of the variables that it gets in addition to those of the sandbox.
-        input_size: How many bytes it reads from stdin, if that is known.
+        variables: The names of the environment variables that it gets beside the sandbox's own.
+        input_size: The number of bytes that it reads from stdin, if that is known.
     """
 
     argv: Sequence[str]

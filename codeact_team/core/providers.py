@@ -104,7 +104,7 @@ KINDS_BY_FIELD: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """What a config may load.
+    """The components that a config may load.
 
     Attributes:
         namespaces: Packages or modules whose components are allowed, with everything below them.
@@ -202,7 +202,7 @@ def is_loadable(found: type) -> TypeGuard[ComponentClass]:
 
 
 def unsafe_reason(component: ComponentClass) -> str | None:
-    """Why this component, or a base class of it, is only loaded with ``allow_unsafe``; ``None`` for all others."""
+    """Return the reason for which a component, or a base class of it, needs ``allow_unsafe``; ``None`` if it does not."""
     names = (f"{base.__module__}.{base.__qualname__}" for base in component.__mro__)
     return next((_UNSAFE_CLASSES[name] for name in names if name in _UNSAFE_CLASSES), None)
 

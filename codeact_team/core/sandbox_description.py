@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 
-from codeact_team.core.quoting import as_data, make_inert
-from codeact_team.core.visibility import cut, visible
+from codeact_team.text.quoting import as_data, make_inert
+from codeact_team.text.visibility import cut, visible
 
-SANDBOX_KEY = "codeact_team.sandbox"
+_SANDBOX_KEY = "codeact_team.sandbox"
 """The metadata key for the description of the sandbox that a message ends with."""
 
 _MAX_PACKAGES = 20
@@ -111,12 +111,12 @@ def _one_line(text: str, chars: int) -> str:
 
 def noted_task(task: str, note: str) -> TextMessage:
     """A user's task, followed by the description of the sandbox, for agents that do not ask for it."""
-    return TextMessage(content=f"{task}\n\n{note}", source="user", metadata={SANDBOX_KEY: note})
+    return TextMessage(content=f"{task}\n\n{note}", source="user", metadata={_SANDBOX_KEY: note})
 
 
 def without_note(message: BaseChatMessage) -> BaseChatMessage:
     """The message without the description that :func:`noted_task` has added."""
-    note = message.metadata.get(SANDBOX_KEY)
+    note = message.metadata.get(_SANDBOX_KEY)
     if note is None or not isinstance(message, TextMessage):
         return message
     return message.model_copy(update={"content": message.content.removesuffix(note).rstrip()})

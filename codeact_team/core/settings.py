@@ -170,7 +170,7 @@ def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> No
 
 
 def field_docs(model: type[BaseModel]) -> Mapping[str, str]:
-    """The docstring of each field that has one, on one line; those of a subclass replace those it inherits."""
+    """Return the docstring of each field that has one, on one line. A subclass's replaces the one that it inherits."""
     return {
         name: text
         for owner in reversed(model.__mro__)

@@ -1,4 +1,4 @@
-"""What all wrappers of components have in common."""
+"""The base of all wrappers of components."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How code runs: AutoGen code executors over the sandboxes."""
+"""AutoGen code executors that run code in the sandboxes."""

@@ -1,4 +1,4 @@
-"""What all executors have in common."""
+"""The base of all executors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Self
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.core.aio import Turns
-from codeact_team.core.execution import ExecutionResult, Outcome
+from codeact_team.core.aio import FairLock
+from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.core.sandbox_description import SandboxDescription
 from codeact_team.errors import SettingError
@@ -20,14 +20,12 @@ from codeact_team.executors.lifecycle import Lifecycle
 from codeact_team.executors.processes import Processes
 from codeact_team.executors.running import (
     AnyRunner,
-    BlockEnd,
     BlockError,
-    BlockResult,
     BoundedOutput,
     Call,
-    exceeded,
     first,
     judge,
+    judge_exceeded,
     limit_behind,
 )
 from codeact_team.executors.settings import ExecutorConfig
@@ -50,15 +48,15 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         config: ExecutorConfig,
         environment: Environment,
         runner: AnyRunner,
-        turns: Turns | None = None,
+        turns: FairLock | None = None,
     ) -> None:
         self._config = config
         self._environment = environment
         self._runner = runner
         self._turns = turns or environment.turns
-        self.life = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
+        self.life: Lifecycle = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
         """Starts and stops it. For pools."""
-        self.processes = Processes(self, self._process_server)
+        self.processes: Processes = Processes(self, self._process_server)
         """Runs programs in the sandbox."""
         self._turn_of: object = None
         """The user whose code runs."""
@@ -120,7 +118,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def stop(self) -> None:
         """Stop the sandbox with all that runs in it. Idempotent; a later call starts a new one."""
         await self.life.stop()
-        await self.processes.settled()
+        await self.processes.jobs.settled()
 
     async def restart(self) -> None:
         """End everything that runs, and begin anew with the same workspace; in a session, in the same sandbox."""
@@ -133,9 +131,9 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                 await self._runner.finish()
                 await self.life.renew()
 
-    async def finish(self) -> None:
+    async def finish(self) -> Sequence[str]:
         async with self._turns:
-            await self.life.finish()
+            return await self.life.finish()
 
     async def release(self, user: object) -> bool:
         self.life.forget(user)
@@ -163,7 +161,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def _run(self, code_blocks: list[CodeBlock], call: Call, emit: Emit | None) -> ExecutionResult:
         if not code_blocks:
             raise SettingError("No code blocks to execute.")
-        if not await self._turns.take(call.stop):
+        if not await self._turns.acquire(call.stop):
             return await self._run_all(code_blocks, call, emit)
         try:
             self._turn_of = call.user
@@ -181,7 +179,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     async def _process_server(self, user: str | None) -> ProcessServer:
         if not self.life.ready:
             await self.life.start(for_use=True)
-        server = await self._runner.serve_processes(self._environment, self._turns, user)
+        server = await self._runner.serve_processes(self._environment, user)
         server.quota = self._environment.quota
         return server
 
@@ -190,9 +188,11 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         generation, setup = self.life.generation, self._runner.setup
         while generation.setup_done < len(setup) and not call.stop.done():
             one, output = setup[generation.setup_done], BoundedOutput()
+            result = self._runner.result_type(0, "")
             call.begin_block(self._config.timeout)
-            end = await self._runner.run(self._runner.read_setup(one), self._environment, call, output)
-            result = await self._conclude(end, call, output)
+            program = self._runner.read_setup(one)
+            ending = await self._runner.run(program, self._environment, call, output, result)
+            await self._conclude(ending, call, output, result)
             if call.stop.done() and not call.timed_out:
                 return
             if result.exit_code != 0:
@@ -201,15 +201,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
 
     async def _run_all(self, blocks: list[CodeBlock], call: Call, emit: Emit | None) -> ExecutionResult:
         output, began = BoundedOutput(emit), time.monotonic()
-        ends: list[BlockEnd] = []
-        result = BlockResult()
-        state_lost = False
+        result: ExecutionResult = self._runner.result_type(0, "", processor_seconds=0.0)
         try:
             for number, block in enumerate(blocks, 1):
-                result = await self._run_block(block, call, output)
-                state_lost = state_lost or result.state_lost
-                if result.end is not None:
-                    ends.append(result.end)
+                await self._run_block(block, call, output, result)
                 if result.exit_code != 0 or result.outcome is not Outcome.COMPLETED:
                     if left := len(blocks) - number:
                         await output.remark(f"[{left} more code block(s) not run: block {number} failed]")
@@ -218,72 +213,66 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             await call.end()
         if call.exceeded is not None and result.limit is None and result.outcome is Outcome.COMPLETED:
             # found when the last block had just ended
-            result = exceeded(call.exceeded)
-            await output.remark(result.remark or "")
+            await output.remark(judge_exceeded(call.exceeded, result))
         await output.finish()
-        whole = self._runner.result(ends, state_lost=state_lost)
-        whole.exit_code, whole.outcome, whole.limit = result.exit_code, result.outcome, result.limit
-        whole.missing_module = result.missing_module
-        whole.output, whole.omitted_bytes = output.text(), output.omitted_bytes
-        whole.seconds = time.monotonic() - began - call.paused_for
-        used = [end.exit.processor_seconds for end in ends]
-        whole.processor_seconds = None if None in used else sum(filter(None, used))
-        return whole
+        result.output, result.omitted_bytes = output.text(), output.omitted_bytes
+        result.seconds = time.monotonic() - began - call.paused_for
+        return result
 
-    async def _run_block(self, block: CodeBlock, call: Call, output: BoundedOutput) -> BlockResult:
+    async def _run_block(
+        self, block: CodeBlock, call: Call, output: BoundedOutput, result: ExecutionResult
+    ) -> None:
         try:
             program = self._runner.read(block)
         except BlockError as error:
             await output.write(str(error).encode())
-            return BlockResult(exit_code=1, outcome=Outcome.NOT_RUN)
-        state_lost = False
+            result.exit_code, result.outcome = 1, Outcome.NOT_RUN
+            return
         for is_last in (False, True):
             if self._environment.sandbox is None or call.stop.done():
-                return await self._conclude(None, call, output)
+                await self._conclude(None, call, output, result)
+                return
             if call.user is not self:
                 self.life.generation.claim(None if call.tools is None else call.tools.rights)
             is_new, loss = self.life.note(call.user)
             if loss is not None and self._runner.loss_before is not None:
-                state_lost = True
+                _note_loss(result)
                 await output.remark(f"{self._runner.loss_before.format(loss)}\n")
             call.begin_block(self._config.timeout if call.timeout is None else call.timeout)
-            end = await self._runner.run(program, self._environment, call, output, call.tools)
-            if is_last or call.stop.done() or end.ran or end.exit.lost is None:
+            ending = await self._runner.run(program, self._environment, call, output, result, call.tools)
+            if is_last or call.stop.done() or ending.ran or ending.lost is None:
                 break
             # the interpreter had ended before
-            self.life.lose(end.exit.lost, known_to=call.user if is_new else None)
+            self.life.lose(ending.lost, known_to=call.user if is_new else None)
             await self._get_ready(call)
-        if end.exit.code == 0 and end.exit.lost is None and end.sandbox_lives and not call.stop.done():
-            # as most do
-            return BlockResult(state_lost=state_lost, end=end)
-        result = await self._conclude(end, call, output)
-        result.state_lost = result.state_lost or state_lost
-        return result
-
-    async def _conclude(self, end: BlockEnd | None, call: Call, output: BoundedOutput) -> BlockResult:
-        """The result of a block, whose end is ``None`` if it never began. Adds remarks to the output."""
-        sandbox = self._environment.sandbox
-        if end is not None:
-            ending = end.exit
+        used = ending.processor_seconds
+        if used is None or result.processor_seconds is None:
+            result.processor_seconds = None
         else:
-            ending = Exit(0) if call.stop.done() else Exit(KILLED, lost=STOPPED)
-        result = judge(ending, call, sandbox, output)
-        result.end = end
-        remarks = [] if result.remark is None else [result.remark]
+            result.processor_seconds += used
+        if not (ending.code == 0 and ending.lost is None and ending.sandbox_lives) or call.stop.done():
+            await self._conclude(ending, call, output, result)
+
+    async def _conclude(
+        self, ended: Exit | None, call: Call, output: BoundedOutput, result: ExecutionResult
+    ) -> None:
+        """Note in the result how a block has ended, ``None`` if it never began. Adds remarks to the output."""
+        sandbox = self._environment.sandbox
+        ending = ended or (Exit(0) if call.stop.done() else Exit(KILLED, lost=STOPPED))
+        remarks = [judge(ending, call, sandbox, output, result)]
         lost = ending.lost
-        if lost is None and end is not None and sandbox is not None and not sandbox.running:
+        if lost is None and ended is not None and sandbox is not None and not sandbox.running:
             lost = UNCLEARED
         if lost is not None:
-            result.state_lost = True
+            _note_loss(result)
             self.life.lose(lost, known_to=call.user)
             remarks.append(self._runner.loss.format(lost))
             is_unexplained = result.outcome is Outcome.LOST and result.limit is None
-            if is_unexplained and end is not None and end.sandbox_lives:
+            if is_unexplained and ending.sandbox_lives:
                 result.limit = limit_behind(ending, sandbox, output)
-                remarks += [] if result.limit is None else [result.limit]
-        if remarks:
-            await output.remark("\n".join(remarks))
-        return result
+                remarks.append(result.limit)
+        if words := "\n".join(filter(None, remarks)):
+            await output.remark(words)
 
     def _to_config(self) -> Any:
         return self.component_config_schema.model_validate(self._config.model_dump())
@@ -291,3 +280,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     @classmethod
     def _from_config(cls, config: Any) -> Self:
         return cls(**config.model_dump())
+
+
+def _note_loss(result: ExecutionResult) -> None:
+    if isinstance(result, SessionResult):
+        result.state_lost = True

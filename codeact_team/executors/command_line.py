@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Protocol
 
 from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
-from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.aio import to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools
-from codeact_team.core.visibility import foreign_encoding
 from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.block_process import BlockFile, BlockPlace, DirectBlocks, SupervisedBlocks
 from codeact_team.executors.environment import Environment
-from codeact_team.executors.processes import BlockSandbox, ProcessServers
+from codeact_team.executors.processes import ProcessServers
 from codeact_team.executors.running import (
     AnyRunner,
-    BlockEnd,
     BlockError,
     BoundedOutput,
     Call,
     CodeRunner,
-    deadline_after,
-    first,
+    require_size,
 )
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.sandbox.base import KILLED, Exit, Process
+from codeact_team.sandbox.base import KILLED, Exit, NoPythonError
 from codeact_team.session.processes import ProcessServer
+from codeact_team.text.visibility import foreign_encoding
 
 DEFAULT_LANGUAGES: Mapping[str, str] = {
     "python": "python3",
@@ -111,39 +106,6 @@ def _too_long(path: PurePosixPath) -> bool:
 
 logger = logging.getLogger(__name__)
 
-STOP_TIMEOUT = 1.0
-"""Seconds to wait for a sandbox that does not answer to stop; then it stops in the background."""
-DELETE_TIMEOUT = 5.0
-"""Seconds to delete a block's file; processes of earlier blocks may hinder it."""
-INTERRUPT_GRACE = 0.5
-"""Seconds between SIGINT, on which Python writes a traceback, and SIGKILL."""
-LAST_WORDS_GRACE = 1.0
-"""Seconds for the last output of a killed program to arrive."""
-
-_HERE = resources.files(__name__.rpartition(".")[0])
-_RUN_BLOCK = (_HERE / "run_block.sh").read_text()
-_RUN_PYTHON = (_HERE / "run_python.py").read_text()
-_PRIVATE = "codeact-block"
-"""The directory that a block's code is read from."""
-
-
-class BlockPlace(Protocol):
-    """Where blocks run one after the other: a sandbox, or a part of one."""
-
-    @property
-    def running(self) -> bool: ...
-
-    @property
-    def private(self) -> str: ...
-
-    async def spawn(self, argv: Sequence[str]) -> Process: ...
-
-    async def interrupt(self) -> None: ...
-
-    async def kill(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
 
 class CommandLineConfig(ExecutorConfig):
     """Settings that every command-line executor has."""
@@ -162,31 +124,34 @@ class CommandLineConfig(ExecutorConfig):
         return languages
 
 
-@dataclass(frozen=True)
-class _Program:
-    command: Sequence[str]
-    code: bytes
-    file: str
-    is_kept: bool
-
-
-class ProcessPerBlock(CodeRunner[_Program]):
+class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
     """Runs each block as a process of its own. Processes that it leaves running end with it."""
 
+    result_type = ExecutionResult
     lives_on = False
     loss = "The sandbox was lost: {}. Running processes are gone; the next code runs in a fresh sandbox."
 
     def __init__(self, config: CommandLineConfig) -> None:
         self._delete_tmp_files = config.delete_tmp_files
-        self._timeout = config.timeout
         self._commands = {
             label.lower(): parse_command(label, command)
             for label, command in {**DEFAULT_LANGUAGES, **config.languages}.items()
         }
         super().__init__(self._commands)
         self._servers = ProcessServers()
+        self._place: BlockPlace | None = None
+        self._no_python: NoPythonError | None = None
 
-    def read(self, block: CodeBlock) -> _Program:
+    @property
+    def interpreter(self) -> int | None:
+        # there is none, so it is always the same one
+        return None if self._place is None or self._has_lost_its_server else 0
+
+    @property
+    def _has_lost_its_server(self) -> bool:
+        return isinstance(self._place, SupervisedBlocks) and self._servers.running(None) is None
+
+    def read(self, block: CodeBlock) -> BlockFile:
         if (command := self._commands.get(block.language.lower())) is None:
             known = ", ".join(self._commands)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
@@ -197,160 +162,69 @@ class ProcessPerBlock(CodeRunner[_Program]):
                 f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that "
                 "comment out"
             )
-        # a file with a name of its own is a part of the work
-        is_kept = _FILENAME.match(block.code) is not None
-        return _Program(command, block.code.encode(errors="replace"), file_of(block), is_kept)
+        require_size(block)
+        code, is_kept = block.code.encode(errors="replace"), _FILENAME.match(block.code) is not None
+        return BlockFile(file_of(block), code, command, is_python(command), is_kept)
+
+    async def open(self, environment: Environment) -> None:
+        sandbox = environment.sandbox
+        assert sandbox is not None, "it runs"
+        if self.interpreter is not None:
+            return
+        try:
+            self._place = SupervisedBlocks(await self._servers.get(None, sandbox), sandbox.private)
+        except NoPythonError as error:
+            logger.debug("each block takes long in this sandbox: %s", error)
+            await sandbox.start_without_python()
+            self._no_python, self._place = error, DirectBlocks(sandbox)
+
+    async def is_well(self, environment: Environment, call: Call) -> bool:
+        server = self._servers.running(None)
+        return await (super().is_well(environment, call) if server is None else server.answers())
 
     async def run(
         self,
-        program: _Program,
+        program: BlockFile,
         environment: Environment,
         call: Call,
         output: BoundedOutput,
+        result: ExecutionResult,
         tools: HostTools | None = None,
-    ) -> BlockEnd:
-        sandbox = self._place(environment)
-        file = environment.host_path(program.file)
+    ) -> Exit:
+        sandbox, place = environment.sandbox, self._place
+        assert sandbox is not None, "a block runs in a sandbox"
+        assert place is not None, "it was opened"
+        if result.code_file is None:
+            result.code_file = environment.host_path(program.path)
         if self._delete_tmp_files is None and not program.is_kept:
-            environment.directory.remove_at_end(program.file)
+            environment.directory.remove_at_end(program.path)
         try:
-            as_file = _RUN_PYTHON if is_python(program.command) else ""
-            private = f"{sandbox.private}/{_PRIVATE}"
-            argv = ["sh", "-c", _RUN_BLOCK, "run_block", program.file, private, as_file, *program.command]
-            process = await self._begin(sandbox, argv, call)
-            ending = (
-                Exit(0) if process is None else await _follow(process, program.code, sandbox, call, output)
-            )
+            process = await place.start(program, call)
+            return Exit(0) if process is None else await process.follow(call, output.write)
         except SandboxError as error:
-            if sandbox.running:
+            if sandbox.running and not self._has_lost_its_server:
                 raise
-            ending = Exit(KILLED, lost=str(error))
+            return Exit(KILLED, lost=str(error))
         finally:
             if self._delete_tmp_files and not program.is_kept and sandbox.running:
-                await to_the_end(_delete(sandbox, program.file))
-        return BlockEnd(ending, code_file=file)
+                await to_the_end(place.delete(program.path))
 
-    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
-        return ExecutionResult(0, "", code_file=ends[0].code_file if ends else None)
-
-    def _place(self, environment: Environment) -> BlockPlace:
-        """Where the next block runs: what a sandbox starts by itself would end the processes in it."""
-        sandbox = environment.sandbox
-        assert sandbox is not None, "a block runs in a sandbox"
-        server = self._servers.running(None)
-        return sandbox if server is None else BlockSandbox(sandbox, server)
-
-    async def serve_processes(
-        self, environment: Environment, turns: Turns, user: str | None
-    ) -> ProcessServer:
+    async def serve_processes(self, environment: Environment, user: str | None) -> ProcessServer:
         sandbox = environment.sandbox
         assert sandbox is not None, "it runs"
         own = None if user is None or sandbox.is_own_user(user) else user
-        if (server := self._servers.running(own)) is not None:
-            return server
-        # a block that runs would share the sandbox with a supervisor that does not know of it
-        async with turns:
-            return await self._servers.get(own, sandbox)
+        if isinstance(self._place, DirectBlocks) and self._no_python is not None:
+            # a block would share the sandbox with a supervisor that does not know of it
+            raise self._no_python
+        return await self._servers.get(own, sandbox)
 
     async def close(self) -> str | None:
+        lost = self._servers.loss_of(None)
+        self._place = None
         await self._servers.close()
-        return None
+        return lost
 
     def take_over(self, other: AnyRunner) -> None:
         assert isinstance(other, ProcessPerBlock), "both are for the same kind of executor"
         self._servers, other._servers = other._servers, self._servers
-
-    async def _begin(self, sandbox: BlockPlace, argv: Sequence[str], call: Call) -> Process | None:
-        """Start the program of a block. Returns ``None`` if the call was stopped before.
-
-        Raises a ``SandboxError`` if it cannot start, or not in time; then the sandbox was given up.
-        """
-        process = await _spawn(sandbox, argv, call.stop)
-        if process is None and call.timed_out:
-            await first(sandbox.stop(), None, deadline_after(STOP_TIMEOUT))
-            raise SandboxError(f"it did not start the block within {self._timeout} s")
-        return process
-
-
-async def _follow(
-    process: Process, code: bytes, sandbox: BlockPlace, call: Call, output: BoundedOutput
-) -> Exit:
-    """Send the code to the program, and pass on its output. Returns how it ended."""
-    try:
-        await first(_send(process, code), call.stop)
-        while chunk := await first(process.read(), call.stop):
-            await output.write(chunk)
-        if chunk is None:
-            await _terminate(process, sandbox, output.write)
-        call.block_ended = True
-        ending = await process.wait()
-    except BaseException:
-        await to_the_end(_abandon(process, sandbox))
-        raise
-    await process.aclose()
-    return ending
-
-
-async def _send(process: Process, data: bytes) -> None:
-    await process.write(data)
-    # only now: half a program must not be run
-    await process.close_stdin()
-
-
-async def _terminate(
-    process: Process, sandbox: BlockPlace, take: Callable[[bytes], Awaitable[None]] | None = None
-) -> None:
-    """Stop all processes by SIGINT, then by SIGKILL. ``take`` gets the last output."""
-    # in any case both: where the program ends by SIGINT, what it forked may not
-    for signal, grace in ((sandbox.interrupt, INTERRUPT_GRACE), (sandbox.kill, LAST_WORDS_GRACE)):
-        await signal()
-        deadline = deadline_after(grace)
-        while chunk := await first(process.read(), None, deadline):
-            if take is not None:
-                await take(chunk)
-
-
-async def _abandon(process: Process, sandbox: BlockPlace) -> None:
-    try:
-        await _terminate(process, sandbox)
-    finally:
-        await process.aclose()
-
-
-async def _delete(sandbox: BlockPlace, file: str) -> None:
-    """Delete a block's file from inside, as hostile code may have replaced it."""
-    deadline = deadline_after(DELETE_TIMEOUT)
-    try:
-        process = await _spawn(sandbox, ["rm", "-f", "--", file], None, deadline)
-    except SandboxError as error:
-        logger.warning("files of code blocks are left: %s", error)
-        return
-    if process is None:
-        logger.warning("files of code blocks are left: no program starts in the sandbox")
-        return
-    while chunk := await first(process.read(), None, deadline):
-        pass
-    if chunk is None:
-        logger.warning("files of code blocks are left: `rm` has not ended after %g s", DELETE_TIMEOUT)
-        await _abandon(process, sandbox)
-    else:
-        await process.aclose()
-
-
-async def _spawn(
-    sandbox: BlockPlace, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
-) -> Process | None:
-    """Start a program. Returns ``None`` if ``stop`` or the deadline comes first."""
-
-    def spawned() -> Awaitable[Process | None]:
-        return first(sandbox.spawn(argv), stop, deadline, undo=lambda late: _abandon(late, sandbox))
-
-    try:
-        return await spawned()
-    except SandboxError:
-        if sandbox.running:
-            # what an earlier block has left behind may hold all the processes there may be
-            await sandbox.kill()
-        if not sandbox.running:
-            raise
-    return await spawned()
+        self._place, other._place = other._place, None

@@ -13,25 +13,25 @@ from codeact_team.executors.command_line import CommandLineConfig, ProcessPerBlo
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.session import InterpreterCodeExecutor, SessionConfig
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.sandbox.base import LoadedAhead, Sandbox
+from codeact_team.sandbox.base import Sandbox, ZygoteProgram
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, readable_paths
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
-from codeact_team.session.shipping import loaded_ahead
+from codeact_team.session.shipping import zygote_program
 
 
 class ConfinedExecutorConfig(ConfinedSandboxConfig, ExecutorConfig):
-    """Settings of every executor in confined processes, beside those of the sandbox."""
+    """Settings of every executor in confined processes, beside the sandbox's own."""
 
 
 class ConfinedEnvironment(Environment):
-    """Confined processes of this machine, and a directory of it; ``program`` is loaded ahead, if given."""
+    """Confined processes of this machine, and a directory of it; the zygote loads ``program``, if given."""
 
     _config: ConfinedExecutorConfig
 
-    def __init__(self, config: ConfinedExecutorConfig, program: LoadedAhead | None = None) -> None:
+    def __init__(self, config: ConfinedExecutorConfig, program: ZygoteProgram | None = None) -> None:
         super().__init__(config)
         self._program = program
-        self.must_guard = config.confinement == "required"
+        self.must_guard: bool = config.confinement == "required"
 
     @property
     def relaxations(self) -> Sequence[str]:
@@ -81,9 +81,9 @@ class ConfinedCommandLineCodeExecutor(
     """Runs each code block as a fresh process of this machine that may write its workspace and nothing else.
 
     No container and no daemon: Landlock and seccomp of the Linux kernel deny network, other files and other
-    processes. What a block leaves running ends with the block.
+    processes. Processes that a block leaves running end with the block.
 
-    The settings are those of :class:`ConfinedCommandLineCodeExecutorConfig`.
+    The settings are as in :class:`ConfinedCommandLineCodeExecutorConfig`.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -111,7 +111,7 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
     No container and no daemon: Landlock and seccomp of the Linux kernel deny network, other files and other processes.
     The interpreter is this program's own, with its packages.
 
-    The settings are those of :class:`ConfinedSessionCodeExecutorConfig`.
+    The settings are as in :class:`ConfinedSessionCodeExecutorConfig`.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -122,4 +122,4 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
 
     @takes_settings(ConfinedSessionCodeExecutorConfig)
     def __init__(self, config: ConfinedSessionCodeExecutorConfig) -> None:
-        super().__init__(config, ConfinedEnvironment(config, loaded_ahead()))
+        super().__init__(config, ConfinedEnvironment(config, zygote_program()))

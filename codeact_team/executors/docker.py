@@ -14,7 +14,6 @@ from autogen_core.code_executor import FunctionWithRequirements, FunctionWithReq
 from pydantic import Field, field_validator, model_validator
 
 from codeact_team.core.autogen_internals import build_python_functions_file, to_stub
-from codeact_team.core.files import resolved
 from codeact_team.core.settings import read_as, takes_settings
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -27,6 +26,7 @@ from codeact_team.executors.workspace.container_files import ContainerFiles
 from codeact_team.executors.workspace.directory import wide_directories
 from codeact_team.executors.workspace.files import WorkspaceFiles
 from codeact_team.executors.workspace.workspace import Location
+from codeact_team.files.opening import resolved
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
 from codeact_team.sandbox.docker.sandbox import DockerSandbox
@@ -35,7 +35,7 @@ from codeact_team.sandbox.users import private_user
 Function: TypeAlias = FunctionWithRequirements[Any, ...] | FunctionWithRequirementsStr | Callable[..., Any]
 
 
-def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
+def _installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
     """The setup that installs ``functions`` as ``module`` in a workspace."""
     if not functions:
         return
@@ -59,7 +59,7 @@ def installation(functions: Sequence[Function], module: str) -> Iterator[Setup]:
 
 
 class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
-    """Settings of every executor in a container, beside those of the container."""
+    """Settings of every executor in a container, beside the container's own."""
 
     bind_dir: HostDirectory = None
     """The same directory as the engine names it, where this program runs in a container itself."""
@@ -73,7 +73,7 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
         return self
 
 
-class DockerEnvironment(Environment):
+class _DockerEnvironment(Environment):
     """A container. Its workspace is a directory of this machine, or in the container."""
 
     _config: DockerExecutorConfig
@@ -187,10 +187,10 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
     """Runs each code block as a fresh process in a hardened Docker container.
 
     A drop-in for AutoGen's class of that name, with the same parameters and more. The container starts on first use, or
-    by ``start``, has no network and no privileges, and ends with this process at the latest. What a block leaves
-    running ends with the block.
+    by ``start``, has no network and no privileges, and ends with this process at the latest. Processes that a block
+    leaves running end with the block.
 
-    The settings are those of :class:`DockerCommandLineCodeExecutorConfig`, and ``functions``, which a config cannot have.
+    The settings are as in :class:`DockerCommandLineCodeExecutorConfig`, and ``functions``, which a config cannot have.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.
@@ -198,7 +198,7 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
 
     component_config_schema = DockerCommandLineCodeExecutorConfig
     component_provider_override = "codeact_team.DockerCommandLineCodeExecutor"
-    _environment: DockerEnvironment
+    _environment: _DockerEnvironment
 
     SUPPORTED_LANGUAGES: ClassVar[list[str]] = list(DEFAULT_LANGUAGES)
     FUNCTION_PROMPT_TEMPLATE: ClassVar[str] = (
@@ -215,8 +215,8 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
         self._functions = config.functions
         self._functions_module = config.functions_module
         runner = ProcessPerBlock(config)
-        runner.setup += installation(config.functions, config.functions_module)
-        super().__init__(config, DockerEnvironment(config), runner)
+        runner.setup += _installation(config.functions, config.functions_module)
+        super().__init__(config, _DockerEnvironment(config), runner)
 
     @property
     def bind_dir(self) -> Path:
@@ -259,7 +259,7 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
     The container starts on first use, or by ``start``, has no network and no privileges, and ends with this process at
     the latest. The image needs CPython 3.10 or newer and a POSIX shell.
 
-    The settings are those of :class:`DockerSessionCodeExecutorConfig`.
+    The settings are as in :class:`DockerSessionCodeExecutorConfig`.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.
@@ -267,11 +267,11 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
 
     component_config_schema = DockerSessionCodeExecutorConfig
     component_provider_override = "codeact_team.DockerSessionCodeExecutor"
-    _environment: DockerEnvironment
+    _environment: _DockerEnvironment
 
     @takes_settings(DockerSessionCodeExecutorConfig)
     def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:
-        super().__init__(config, DockerEnvironment(config))
+        super().__init__(config, _DockerEnvironment(config))
 
     @property
     def bind_dir(self) -> Path:

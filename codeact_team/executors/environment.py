@@ -16,13 +16,11 @@ from tempfile import gettempdir
 
 from packaging.utils import canonicalize_name
 
-from codeact_team.core.aio import Turns
+from codeact_team.core.aio import FairLock
 from codeact_team.core.execution import WELL_KNOWN
-from codeact_team.core.files import resolved
 from codeact_team.core.sandbox_description import DataFile, SandboxDescription
-from codeact_team.core.visibility import readable
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.executors.packages.provision import Provision, throw_away_sandbox
+from codeact_team.executors.packages.provision import Provision, processes_in_throw_away
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
@@ -30,8 +28,10 @@ from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, ta
 from codeact_team.executors.workspace.given import Given, GivenData
 from codeact_team.executors.workspace.preview import previewed, previews, readers_of
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
+from codeact_team.files.opening import resolved
 from codeact_team.sandbox.base import Sandbox, above_default
 from codeact_team.session.protocol import MIB
+from codeact_team.text.visibility import readable
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +52,22 @@ class Environment(ABC):
 
     def __init__(self, config: ExecutorConfig, *, owner: int | None = None) -> None:
         self._config = config
-        self.turns = Turns()
+        self.turns: FairLock = FairLock()
         self.sandbox: Sandbox | None = None
-        self.directory = WorkspaceDirectory(config.work_dir, owner=owner)
-        self.quota = self._new_quota()
-        self.copying = Turns()
+        self.directory: WorkspaceDirectory = WorkspaceDirectory(config.work_dir, owner=owner)
+        self.quota: Quota = self._new_quota()
+        self.copying: FairLock = FairLock()
         self.must_guard = True
         mib, field = self._room()
         paths = [os.fspath(path) for path in config.data]
         data = GivenData(paths, mib=mib, files=config.workspace_files, field=field)
-        self.workspace = SandboxWorkspace(self.location, self.turns, data, config.workspace_mib)
+        self.workspace: SandboxWorkspace = SandboxWorkspace(
+            self.location, self.turns, data, config.workspace_mib
+        )
         file = config.packages_file
         self._requested = Requested(tuple(config.packages), None if file is None else Path(file))
         self._readers: Sequence[str] | None = None
-        self.packages = Provision(self._requested, self._make_temporary, writable=self.writable)
+        self.packages: Provision = Provision(self._requested, self._make_temporary, writable=self.writable)
         self._described: tuple[PythonDescription | None, Sequence[DataFile]] | None = None
 
     @property
@@ -98,7 +100,7 @@ class Environment(ABC):
         """The path on this machine of a file of the workspace; ``None`` if the workspace is in a container."""
 
     def _room(self) -> tuple[int | None, str]:
-        """How many MiB of data the workspace has room for, and the setting that says so."""
+        """Return the MiB of data for which the workspace has room, and the setting that limits them."""
         return self._config.workspace_mib, "workspace_mib"
 
     def _files(self) -> WorkspaceFiles:
@@ -129,7 +131,7 @@ class Environment(ABC):
     @property
     @abstractmethod
     def memory_mib(self) -> int:
-        """How much memory the code may use, in MiB."""
+        """The most memory that the code may use, in MiB."""
 
     @property
     def bound_to(self) -> str | None:
@@ -253,7 +255,7 @@ class Environment(ABC):
         packages = self.packages.path
         make = partial(self._make_temporary, packages=packages)
         try:
-            found = await previews(tables, packages, lambda: throw_away_sandbox(make))
+            found = await previews(tables, packages, lambda: processes_in_throw_away(make))
         except SandboxError as error:
             logger.debug("the data has no previews: %s", error)
             return files

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from autogen_core import CancellationToken
 
 from codeact_team.core import scope
-from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.aio import FairLock, to_the_end
 from codeact_team.core.effects import current_dispatcher, emit
 from codeact_team.core.events import (
     SandboxLost,
@@ -135,14 +135,14 @@ class Lifecycle:
         config: ExecutorConfig,
         environment: Environment,
         runner: AnyRunner,
-        turns: Turns,
+        turns: FairLock,
         set_up: Callable[[Call], Awaitable[None]],
     ) -> None:
         self.environment = environment
-        self.generation = Generation()
+        self.generation: Generation = Generation()
         """The present state of the blocks."""
-        self.restarts = 0
-        """How often that was discarded, also where there was none."""
+        self.restarts: int = 0
+        """The number of times that the state was discarded, also if there was none."""
         self._owner = owner
         self._config = config
         self.runner = runner
@@ -150,7 +150,7 @@ class Lifecycle:
         self._set_up = set_up
         self._last: WeakKeyDictionary[object, Generation] = WeakKeyDictionary()
         """By user, the generation in which their code ran last."""
-        self._turns = Turns()
+        self._turns = FairLock()
         """Held while something starts or stops."""
         self._name = type(owner).__name__
         self._dispatcher = current_dispatcher()
@@ -232,11 +232,12 @@ class Lifecycle:
         async with self._turns:
             await to_the_end(self._dismiss())
 
-    async def finish(self) -> None:
+    async def finish(self) -> Sequence[str]:
         """Have the interpreter, if there is one and nobody else goes on with it, end in order. Between two blocks."""
         async with self._turns:
-            if self._provided_by is None or not self._provided_by.shares(self._owner):
-                await self.runner.finish()
+            if self._provided_by is not None and self._provided_by.shares(self._owner):
+                return ()
+            return await self.runner.finish()
 
     def take_over(self, other: Lifecycle) -> None:
         """Take all that another executor with the same packages and settings, except for data, has started.

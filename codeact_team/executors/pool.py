@@ -18,7 +18,7 @@ from codeact_team.core.settings import suggests
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.lifecycle import using_source
-from codeact_team.executors.warm_sandboxes import PoolKey, WarmSandbox, WarmSandboxes, why_not_ahead
+from codeact_team.executors.warm_sandboxes import PoolKey, WarmSandbox, WarmSandboxes, why_not_warm
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +90,12 @@ class SandboxPool:
 
     @property
     def ready(self) -> int:
-        """How many sandboxes wait."""
+        """The number of sandboxes that wait."""
         return len(self._sandboxes.waiting)
 
     def why_not(self, executor: SandboxedCodeExecutor) -> str | None:
-        """Why the sandbox of an executor cannot be started ahead; ``None`` if it can."""
-        return why_not_ahead(executor)
+        """Return the reason for which the sandbox of an executor cannot be started ahead; ``None`` if it can."""
+        return why_not_warm(executor)
 
     def expect(self, *examples: SandboxedCodeExecutor) -> None:
         """Keep sandboxes ready for executors like these, and no others until an executor asks for them.
@@ -180,7 +180,7 @@ class SandboxPool:
         return self._loop is asyncio.get_running_loop()
 
     async def _hand_out(self, key: PoolKey, executor: SandboxedCodeExecutor) -> bool:
-        while (found := self._sandboxes.take(key)) is not None:
+        while (found := self._sandboxes.hand_out(key)) is not None:
             is_taken = False
             try:
                 if found.packages == executor.life.environment.packages.path and await found.is_well():

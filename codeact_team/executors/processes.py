@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from signal import SIGINT
 from subprocess import CalledProcessError
 
 from typing_extensions import Unpack
 
-from codeact_team.core.aio import Turns
+from codeact_team.core.aio import FairLock
 from codeact_team.core.effects import current_dispatcher
-from codeact_team.errors import SandboxError, SandboxLostError
+from codeact_team.errors import SandboxError
 from codeact_team.executors.recorded_processes import Jobs, run_recorded
-from codeact_team.sandbox.base import NO_SUCH_USER, Exit, Process, Sandbox
+from codeact_team.sandbox.base import NO_SUCH_USER, Sandbox
 from codeact_team.sandbox.processes import (
     Input,
     OutputCallback,
@@ -25,24 +24,26 @@ from codeact_team.sandbox.processes import (
 from codeact_team.session.connection import SupervisorConnection
 from codeact_team.session.processes import ProcessServer, SandboxProcess
 
-_BLOCK_OUTPUT = 16 << 20
-"""How many bytes of a block's output wait for their reader."""
-
 
 class ProcessServers:
-    """What starts processes in a sandbox, apart from that of a session: supervisors that run no blocks, one for each user."""
+    """The process servers of a sandbox beside the session's: supervisors that run no blocks, one for each user."""
 
     def __init__(self) -> None:
         self._servers: dict[str | None, ProcessServer] = {}
-        self._turns = Turns()
+        self._turns = FairLock()
 
     def running(self, user: str | None) -> ProcessServer | None:
-        """That of a user, if it runs."""
+        """Return the server of a user, if it runs."""
         server = self._servers.get(user)
         return server if server is not None and server.connection.alive else None
 
+    def loss_of(self, user: str | None) -> str | None:
+        """The reason if the server of a user has ended."""
+        server = self._servers.get(user)
+        return None if server is None or (ended := server.connection.ending) is None else ended.lost
+
     async def get(self, user: str | None, sandbox: Sandbox) -> ProcessServer:
-        """That of a user, ``None`` for that of the code, who may run no other program meanwhile.
+        """The process server of a user. Without one, of the user of the code, who may run no other program meanwhile.
 
         Raises:
             LookupError: If no such user exists.
@@ -68,67 +69,6 @@ class ProcessServers:
             await server.connection.end("it was closed")
 
 
-class _BlockProcess(Process):
-    """A process that runs a block."""
-
-    def __init__(self, process: SandboxProcess) -> None:
-        self._process = process
-
-    async def read(self) -> bytes:
-        try:
-            output = await self._process.read()
-        except SandboxLostError:
-            # how it was lost is its end
-            return b""
-        omitted = output.stdout_omitted
-        return (f"\n[{omitted} bytes of output are left out]\n".encode() if omitted else b"") + output.stdout
-
-    async def write(self, data: bytes) -> None:
-        await self._process.write(data)
-
-    async def close_stdin(self) -> None:
-        await self._process.close_stdin()
-
-    async def wait(self) -> Exit:
-        return await self._process.exit()
-
-    async def aclose(self) -> None:
-        await self._process.aclose()
-
-
-class BlockSandbox:
-    """A sandbox in which processes run, for blocks as processes among them: it interrupts and kills the present block only."""
-
-    def __init__(self, sandbox: Sandbox, server: ProcessServer) -> None:
-        self._sandbox = sandbox
-        self._server = server
-        self._block: SandboxProcess | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._sandbox.running
-
-    @property
-    def private(self) -> str:
-        return self._sandbox.private
-
-    async def spawn(self, argv: Sequence[str]) -> Process:
-        request = ProcessRequest(argv, stderr="together", output_limit=_BLOCK_OUTPUT)
-        self._block = await self._server.start(request)
-        return _BlockProcess(self._block)
-
-    async def interrupt(self) -> None:
-        if self._block is not None:
-            await self._block.send_signal(SIGINT)
-
-    async def kill(self) -> None:
-        if self._block is not None:
-            await self._block.kill()
-
-    async def stop(self) -> None:
-        await self._sandbox.stop()
-
-
 class Processes:
     """Runs programs in the sandbox of an executor, which starts on first use: several at once, and next to blocks.
 
@@ -136,20 +76,21 @@ class Processes:
     more, which ends whatever it leaves behind. They are no part of the interpreter's state: if that is interrupted or lost, they
     run on. They end when the executor is restarted or stopped.
 
-    Each is an effect of the current dispatcher, else of the one that was current when the executor was made. In a run that is
+    Each is an effect of the current dispatcher, else of the dispatcher that was current when the executor was made. In a run that is
     recorded and resumed, a process that had ended is answered from the journal and does not run again. The
     effects of one that had not ended are unknown: :meth:`run` and :meth:`start` raise a ``SandboxError`` that says so.
 
     Args:
         executor: The executor.
-        server: Returns what starts processes as a user of the sandbox, ``None`` for that of the code.
+        server: Returns the process server of a user of the sandbox; ``None`` is the code's user.
     """
 
     def __init__(self, executor: object, server: Callable[[str | None], Awaitable[ProcessServer]]) -> None:
         self._executor = executor
         self._server = server
         self._dispatcher = current_dispatcher()
-        self._jobs = Jobs()
+        self.jobs: Jobs = Jobs()
+        """Those that are effects."""
 
     async def run(
         self,
@@ -210,10 +151,4 @@ class Processes:
         request = ProcessRequest(argv, terminal=terminal, **options)
         if (dispatcher := current_dispatcher() or self._dispatcher) is None:
             return await (await self._server(request.user)).start(request)
-        return await self._jobs.start(
-            self._executor, partial(self._server, request.user), request, dispatcher
-        )
-
-    async def settled(self) -> None:
-        """Wait until what has ended with the sandbox is recorded. For the executor."""
-        await self._jobs.settled()
+        return await self.jobs.start(self._executor, partial(self._server, request.user), request, dispatcher)

@@ -9,7 +9,7 @@ from subprocess import TimeoutExpired
 
 from pydantic import JsonValue
 
-from codeact_team.core.aio import Turns, is_being_cancelled, to_the_end
+from codeact_team.core.aio import FairLock, is_being_cancelled, to_the_end
 from codeact_team.core.effects import Dispatcher, perform
 from codeact_team.core.process_effects import (
     ProcessEffect,
@@ -19,7 +19,6 @@ from codeact_team.core.process_effects import (
     ProcessRun,
 )
 from codeact_team.errors import RecordedError, SandboxError, SandboxLostError
-from codeact_team.sandbox.base import Exit
 from codeact_team.sandbox.processes import (
     Input,
     NewestOutput,
@@ -28,10 +27,11 @@ from codeact_team.sandbox.processes import (
     ProcessRequest,
     ProcessResult,
     StreamName,
-    TerminalSize,
     pass_on,
 )
+from codeact_team.session.process_channel import ProcessTransport
 from codeact_team.session.processes import ProcessServer, SandboxProcess
+from codeact_team.session.protocol import ExitedFrame, Kind, Wait
 
 Serve = Callable[[], Awaitable[ProcessServer]]
 """Starts the sandbox if it does not run, and returns what starts processes in it."""
@@ -70,7 +70,7 @@ class _Raised:
         self._effect = effect
         self._error: Exception | None = None
         self._program_error: Exception | None = None
-        """What the program's own part of a run has raised: that says nothing of the process."""
+        """The exception of the program's own part of a run, which says nothing of the process."""
 
     def outcome(self, error: Exception) -> ProcessOutcome:
         """The outcome of a process that has raised an exception."""
@@ -97,14 +97,14 @@ class _Raised:
     def noted_in(self, on_output: OutputCallback) -> OutputCallback:
         """The callback of a program, whose exceptions are noted."""
 
-        async def take(stream: StreamName, data: bytes) -> None:
+        async def forward(stream: StreamName, data: bytes) -> None:
             try:
                 await on_output(stream, data)
             except Exception as error:
                 self._program_error = error
                 raise
 
-        return take
+        return forward
 
     async def noted_of(self, input: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
         """The input of a program, whose exceptions are noted."""
@@ -188,7 +188,7 @@ class Jobs:
         """
         effect = ProcessJob(executor, _settings_of(request), request.env)
         raised = _Raised(effect)
-        started: asyncio.Future[_RecordedJob] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[_RecordedProcess] = asyncio.get_running_loop().create_future()
 
         async def do() -> ProcessOutcome:
             try:
@@ -196,12 +196,12 @@ class Jobs:
             except LookupError as error:
                 return raised.outcome(error)
             try:
-                process = await server.start(request)
+                process = await server.open(request)
             except Exception as error:
                 return raised.outcome(error)
-            job = _RecordedJob(process, request.output_limit, task)
-            started.set_result(job)
-            return await job.outlive()
+            recorded = _RecordedProcess(process, request.output_limit, task)
+            started.set_result(recorded)
+            return await recorded.outlive()
 
         task = asyncio.create_task(_perform(effect, do, dispatcher))
         self._tasks.add(task)
@@ -213,10 +213,10 @@ class Jobs:
             await to_the_end(asyncio.wait({task}))
             raise
         if started.done():
-            return started.result()
+            return SandboxProcess(started.result())
         outcome = task.result()
         raised.check(outcome)
-        return _AnsweredJob(request.args, outcome)
+        return SandboxProcess(_AnsweredProcess(request.args, outcome))
 
     async def settled(self) -> None:
         """Wait until the ends of all that have ended with the sandbox are recorded."""
@@ -226,25 +226,25 @@ class Jobs:
             await asyncio.wait(here)
 
 
-class _RecordedJob(SandboxProcess):
-    """A process whose life is an effect. Nobody learns of its end before that is recorded.
+class _RecordedProcess:
+    """A transport of a process whose life is an effect. Nobody learns of its end before that is recorded.
 
     Args:
-        process: The process.
+        process: The transport of the process itself.
         limit: How many bytes of each stream are recorded.
         life: The task that performs the effect.
     """
 
-    def __init__(self, process: SandboxProcess, limit: int, life: asyncio.Task[ProcessOutcome]) -> None:
+    def __init__(self, process: ProcessTransport, limit: int, life: asyncio.Task[ProcessOutcome]) -> None:
         self.args = process.args
         self._process = process
         self._life = life
         self._newest = NewestOutput(limit)
-        self._unread: deque[ProcessOutput] = deque()
+        self._unread: deque[tuple[ProcessOutput, bool]] = deque()
         """Output that was taken from the process when it ended."""
-        self._turns = Turns()
+        self._turns = FairLock()
         """Held while output is read."""
-        self._is_closed = self._is_cut_off = False
+        self._was_read = self._is_closed = self._is_cut_off = False
 
     async def outlive(self) -> ProcessOutcome:
         """Wait until the process has ended, or is closed. Its own task does that.
@@ -257,30 +257,34 @@ class _RecordedJob(SandboxProcess):
             await process.wait()
             if not self._is_closed:
                 async with self._turns:
-                    while output := await process.read():
-                        self._newest.add(output)
-                        self._unread.append(output)
+                    while not self._was_read:
+                        self._unread.append(await self._next_output(Wait.FOR_OUTPUT))
         except SandboxLostError as error:
             failure = ProcessFailure.of(error)
         except ValueError:
             # its handle was closed, or its executor restarted
             pass
         except asyncio.CancelledError:
-            await to_the_end(process.aclose())
+            await process.close()
             raise
         if self._is_cut_off:
             raise asyncio.CancelledError
-        output = self._newest.output()
+        output, ended = self._newest.output(), process.exit
         return ProcessOutcome(
-            process.returncode,
+            None if ended is None else ended.code,
             output.stdout,
             output.stderr,
             output.stdout_omitted,
             output.stderr_omitted,
             process.limit,
-            timed_out=process.timed_out,
+            timed_out=ended is not None and ended.timed_out,
             failure=failure,
         )
+
+    async def _next_output(self, wait: Wait) -> tuple[ProcessOutput, bool]:
+        output, self._was_read = await self._process.read(wait)
+        self._newest.add(output)
+        return output, self._was_read
 
     async def _recorded(self) -> None:
         await asyncio.wait({self._life})
@@ -289,70 +293,47 @@ class _RecordedJob(SandboxProcess):
             self._life.result()
 
     @property
-    def returncode(self) -> int | None:
-        return self._process.returncode if self._life.done() else None
-
-    @property
-    def timed_out(self) -> bool:
-        return self._process.timed_out if self._life.done() else False
+    def exit(self) -> ExitedFrame | None:
+        return self._process.exit if self._life.done() else None
 
     @property
     def limit(self) -> str | None:
         return self._process.limit if self._life.done() else None
 
-    async def read(self) -> ProcessOutput:
-        return await self._take(self._process.read)
+    @property
+    def has_left(self) -> bool:
+        return self._process.has_left
 
-    async def read_available(self) -> ProcessOutput:
-        return await self._take(self._process.read_available)
-
-    async def _take(self, read: Callable[[], Awaitable[ProcessOutput]]) -> ProcessOutput:
+    async def read(self, wait: Wait) -> tuple[ProcessOutput, bool]:
         async with self._turns:
-            if self._unread and not self._is_closed:
-                return self._unread.popleft()
-            output = await read()
-            self._newest.add(output)
-        if not output and read == self._process.read:
+            output, is_last = self._unread.popleft() if self._unread else await self._next_output(wait)
+        if is_last:
             await self._recorded()
-        return output
+        return output, is_last
 
     async def write(self, data: bytes) -> None:
         await self._process.write(data)
 
-    async def close_stdin(self) -> None:
-        await self._process.close_stdin()
+    async def send(self, kind: Kind, *payload: bytes) -> None:
+        await self._process.send(kind, *payload)
 
-    async def poll(self) -> int | None:
-        if await self._process.poll() is not None:
+    async def poll(self) -> None:
+        await self._process.poll()
+        if self._process.exit is not None:
             await self._recorded()
-        return self.returncode
 
-    async def has_left(self) -> bool:
-        return await self._process.has_left()
-
-    async def wait(self) -> int:
-        code = await self._process.wait()
+    async def wait(self) -> None:
+        await self._process.wait()
         await self._recorded()
-        return code
 
-    async def exit(self) -> Exit:
-        return await self._process.exit()
-
-    async def send_signal(self, number: int) -> None:
-        await self._process.send_signal(number)
-
-    async def resize(self, size: TerminalSize) -> None:
-        await self._process.resize(size)
-
-    async def aclose(self) -> None:
-        if not self._is_closed:
-            self._is_closed, self._is_cut_off = True, is_being_cancelled() and not self._life.done()
-            await to_the_end(self._process.aclose())
+    async def close(self) -> None:
+        self._is_closed, self._is_cut_off = True, is_being_cancelled() and not self._life.done()
+        await self._process.close()
         await to_the_end(self._recorded())
 
 
-class _AnsweredJob(SandboxProcess):
-    """A process that has run before: its output comes at once, and then its end. It takes no input, and no signals.
+class _AnsweredProcess:
+    """A transport of a process that has run before: its output comes at once, and then its end. It takes no input, and no signals.
 
     Args:
         args: Its arguments.
@@ -361,60 +342,28 @@ class _AnsweredJob(SandboxProcess):
 
     def __init__(self, args: list[str], outcome: ProcessOutcome) -> None:
         self.args = args
-        self._outcome = outcome
-        self._unread = _output_of(outcome)
-        self._is_closed = False
+        self.limit = outcome.limit
+        self.has_left = False
+        code = outcome.returncode
+        self.exit = None if code is None else ExitedFrame(code, outcome.timed_out, False, None, None, None)
+        self._output = _output_of(outcome)
 
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ValueError(f"the process {self.args[0]!r} is closed")
-
-    @property
-    def returncode(self) -> int | None:
-        return self._outcome.returncode
-
-    @property
-    def timed_out(self) -> bool:
-        return self._outcome.timed_out
-
-    @property
-    def limit(self) -> str | None:
-        return self._outcome.limit
-
-    async def read(self) -> ProcessOutput:
-        return await self.read_available()
-
-    async def read_available(self) -> ProcessOutput:
-        self._require_open()
-        output, self._unread = self._unread, ProcessOutput()
-        return output
+    async def read(self, wait: Wait) -> tuple[ProcessOutput, bool]:
+        output, self._output = self._output, ProcessOutput()
+        return output, not output
 
     async def write(self, data: bytes) -> None:
-        self._require_open()
+        pass
 
-    async def close_stdin(self) -> None:
-        self._require_open()
+    async def send(self, kind: Kind, *payload: bytes) -> None:
+        pass
 
-    async def poll(self) -> int | None:
-        return self.returncode
+    async def poll(self) -> None:
+        pass
 
-    async def has_left(self) -> bool:
-        return False
-
-    async def wait(self) -> int:
-        if self.returncode is None:
+    async def wait(self) -> None:
+        if self.exit is None:
             raise SandboxError(f"the process {self.args[0]!r} was closed before it had ended")
-        return self.returncode
 
-    async def exit(self) -> Exit:
-        code = await self.wait()
-        return Exit(code if code >= 0 else 128 - code)
-
-    async def send_signal(self, number: int) -> None:
-        self._require_open()
-
-    async def resize(self, size: TerminalSize) -> None:
-        self._require_open()
-
-    async def aclose(self) -> None:
-        self._is_closed = True
+    async def close(self) -> None:
+        pass

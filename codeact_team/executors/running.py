@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
-from codeact_team.core.aio import Timer, Turns, to_the_end
-from codeact_team.core.execution import Artifact, ExecutionResult, HostTools, Outcome, missing_module, remark
+from codeact_team.core.aio import Timer, to_the_end
+from codeact_team.core.execution import ExecutionResult, HostTools, Outcome, missing_module, remark
 from codeact_team.core.executor_interface import Emit
 from codeact_team.executors.environment import Environment
 from codeact_team.sandbox.base import FILE_TOO_LARGE, Cause, Exit, Sandbox, diagnose, limit_sentence
-from codeact_team.session.connection import Report
+from codeact_team.sandbox.processes import NewestBytes
 from codeact_team.session.processes import ProcessServer
+from codeact_team.session.protocol import MAX_CODE_BYTES, MIB
 
 T = TypeVar("T")
 
@@ -50,11 +50,11 @@ class Call:
         self.user = user
         self.tools = tools
         self.timeout = timeout
-        self.timed_out = False
-        self.block_ended = False
+        self.timed_out: bool = False
+        self.block_ended: bool = False
         self.exceeded: str | None = None
-        self.seconds = 0.0
-        self.paused_for = 0.0
+        self.seconds: float = 0.0
+        self.paused_for: float = 0.0
         self._environment = environment
         self._time: Timer | None = None
         self._next_check: asyncio.TimerHandle | None = None
@@ -174,26 +174,24 @@ def deadline_after(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-MAX_OUTPUT_BYTES = 1024 * 1024
+_MAX_OUTPUT_BYTES = 1024 * 1024
 """Bytes of output that one call keeps; more is cut in the middle. Emitted output is not cut."""
 
 
 class BoundedOutput:
     """The output of the blocks of one call. Keeps the first and the last half of ``limit`` bytes, and emits all of it."""
 
-    def __init__(self, emit: Emit | None = None, limit: int = MAX_OUTPUT_BYTES) -> None:
-        self._half = self._room = limit // 2
+    def __init__(self, emit: Emit | None = None, limit: int = _MAX_OUTPUT_BYTES) -> None:
+        self._room = limit // 2
         self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
-        self._dropped = 0
+        self._tail = NewestBytes(limit // 2)
         self._emit = emit
         self._decoder = None if emit is None else codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def omitted_bytes(self) -> int:
-        """How many bytes were dropped from the middle."""
-        return self._dropped + max(0, self._tail_size - self._half)
+        """The number of bytes that were dropped from the middle."""
+        return self._tail.content()[1]
 
     async def write(self, data: bytes) -> None:
         """Append data, and emit it; an incomplete character is emitted with the next piece."""
@@ -202,7 +200,7 @@ class BoundedOutput:
             self._room -= len(data)
         else:
             self._head += data[: self._room]
-            self._keep_end(data[self._room :])
+            self._tail.add(data[self._room :])
             self._room = 0
         if self._decoder is not None:
             await self._pass_on(self._decoder.decode(data))
@@ -219,27 +217,17 @@ class BoundedOutput:
 
     def text(self) -> str:
         """The text that was kept, with a remark where it was cut."""
-        if not self._tail:
-            return self._head.decode(errors="replace")
-        tail = b"".join(self._tail)[-self._half :]
-        if not (omitted := self.omitted_bytes):
+        tail, omitted = self._tail.content()
+        if not omitted:
             return (self._head + tail).decode(errors="replace")
         cut = f"\n[... {omitted} bytes of output omitted ...]\n"
         return self._head.decode(errors="replace") + cut + tail.decode(errors="replace")
 
     def end(self, size: int = 4000) -> str:
         """The last ``size`` bytes."""
-        tail = b"".join(self._tail)
+        tail, _ = self._tail.content()
         head = self._head[max(0, len(self._head) + len(tail) - size) :]
         return (head + tail)[-size:].decode(errors="replace")
-
-    def _keep_end(self, data: bytes) -> None:
-        self._tail.append(data)
-        self._tail_size += len(data)
-        while self._tail_size - len(self._tail[0]) >= self._half:
-            oldest = self._tail.popleft()
-            self._tail_size -= len(oldest)
-            self._dropped += len(oldest)
 
     async def _pass_on(self, text: str) -> None:
         if text and self._emit is not None:
@@ -250,25 +238,12 @@ class BlockError(Exception):
     """A block that cannot be run as it is; the text is for the model."""
 
 
-@dataclass(slots=True)
-class BlockEnd:
-    """How a block ended.
-
-    Attributes:
-        exit: Its exit code, the reason if the state of the blocks is lost, and the kernel's counts.
-        ran: Whether it began to run.
-        sandbox_lives: Whether the sandbox is known to run, even if an interpreter is lost.
-        code_file: The path on this machine of the file with the code, if it is there.
-        report: The interpreter's report, if it has written one.
-        artifacts: The artifacts that an interpreter has shown.
-    """
-
-    exit: Exit
-    ran: bool = True
-    sandbox_lives: bool = False
-    code_file: str | None = None
-    report: Report | None = None
-    artifacts: Sequence[Artifact] = ()
+def require_size(block: CodeBlock) -> None:
+    """Raise a :class:`BlockError` if a block is larger than a supervisor takes."""
+    # a character has four bytes at most
+    if len(block.code) * 4 > MAX_CODE_BYTES < (size := len(block.code.encode(errors="replace"))):
+        limit = MAX_CODE_BYTES // MIB
+        raise BlockError(f"The block has {size} bytes; it may have {limit} MiB. Put data into a file.")
 
 
 @dataclass(frozen=True)
@@ -284,11 +259,14 @@ class Setup:
 
 
 Program = TypeVar("Program")
+Result = TypeVar("Result", bound=ExecutionResult)
 
 
-class CodeRunner(ABC, Generic[Program]):
+class CodeRunner(ABC, Generic[Program, Result]):
     """Runs code in the sandbox of an environment."""
 
+    result_type: type[Result]
+    """The class of a call's result."""
     lives_on: bool
     """Whether Python blocks share an interpreter."""
     loss: str
@@ -297,7 +275,7 @@ class CodeRunner(ABC, Generic[Program]):
     """The same, if it was lost between two blocks of a user; ``None`` for no remark."""
 
     def __init__(self, languages: Iterable[str]) -> None:
-        self.languages = tuple(languages)
+        self.languages: tuple[str, ...] = tuple(languages)
         self.setup: list[Setup] = []
 
     @property
@@ -307,7 +285,7 @@ class CodeRunner(ABC, Generic[Program]):
 
     @property
     def interpreter_loss(self) -> str:
-        """Why the previous interpreter is gone."""
+        """The reason for which the previous interpreter is gone."""
         return ""
 
     async def open(self, environment: Environment) -> None:
@@ -325,16 +303,18 @@ class CodeRunner(ABC, Generic[Program]):
         """Take what another runner has opened in the sandbox. It has nothing open afterwards."""
 
     @abstractmethod
-    async def serve_processes(
-        self, environment: Environment, turns: Turns, user: str | None
-    ) -> ProcessServer:
-        """What starts processes in the sandbox, which runs, as one of its users, ``None`` for that of the code.
+    async def serve_processes(self, environment: Environment, user: str | None) -> ProcessServer:
+        """Return the process server of a user; ``None`` is the code's user. The sandbox must be running.
 
-        ``turns`` are held while blocks run. Raises a ``LookupError`` without such a user, and a ``SandboxError``.
+        Raises a ``LookupError`` without such a user, and a ``SandboxError``.
         """
 
-    async def finish(self) -> None:
-        """End in order what a block has left running, if the blocks share anything. The caller holds the turns of blocks."""
+    async def finish(self) -> Sequence[str]:
+        """End in order what a block has left running, if the blocks share anything. The caller holds the turns of blocks.
+
+        Returns as :meth:`StreamingCodeExecutor.finish`.
+        """
+        return ()
 
     async def renew(self, environment: Environment, *, in_use: bool) -> None:
         """End the state of the blocks; if ``in_use``, while one may run."""
@@ -356,68 +336,54 @@ class CodeRunner(ABC, Generic[Program]):
         environment: Environment,
         call: Call,
         output: BoundedOutput,
+        result: Result,
         tools: HostTools | None = None,
-    ) -> BlockEnd:
-        """Run a program until it ends, or the call is stopped. Raises a ``SandboxError`` if nothing can run here at all."""
+    ) -> Exit:
+        """Run a program until it ends, or the call is stopped. What it makes beside its output is added to the result.
 
-    @abstractmethod
-    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> ExecutionResult:
-        """The result of a call, by the ends of its blocks."""
-
-
-AnyRunner: TypeAlias = CodeRunner[Any]
-
-TIMEOUT_EXIT_CODE = 124
-"""What the ``timeout`` command exits with, and AutoGen's executors report."""
+        Raises a ``SandboxError`` if nothing can run here at all.
+        """
 
 
-@dataclass(slots=True)
-class BlockResult:
-    """The result of a block. That of the last block is that of the call."""
+AnyRunner: TypeAlias = CodeRunner[Any, Any]
 
-    exit_code: int = 0
-    outcome: Outcome = Outcome.COMPLETED
-    limit: str | None = None
-    remark: str | None = None
-    """A remark for the output."""
-    state_lost: bool = False
-    """Whether the state of the blocks is lost, or was before."""
-    end: BlockEnd | None = None
-    """Its end; ``None`` if it never began."""
-    missing_module: str | None = None
-    """The Python module whose absence ended it."""
+_TIMEOUT_EXIT_CODE = 124
+"""The exit code of the ``timeout`` command, which AutoGen's executors report, too."""
 
 
-def judge(ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput) -> BlockResult:
-    """The result of a block of the call, by its exit."""
-    if call.exceeded is not None:
-        return exceeded(call.exceeded, Outcome.COMPLETED if ending.lost is None else Outcome.LOST)
-    if call.timed_out:
-        words = f"Timeout: stopped after {call.seconds:g} s, the limit that `timeout` sets."
-        return BlockResult(TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT, f"time (timeout: {call.seconds:g})", words)
-    if call.stop.cancelled():
-        return BlockResult(1, Outcome.CANCELLED, remark="Code execution was cancelled.")
+def judge(
+    ending: Exit, call: Call, sandbox: Sandbox | None, output: BoundedOutput, result: ExecutionResult
+) -> str | None:
+    """Note in the result how a block of the call has ended. Returns a remark for the output, if there is one."""
+    result.exit_code = ending.code
     if ending.lost is not None:
-        return BlockResult(ending.code, Outcome.LOST)
-    if ending.code == 0:
-        return BlockResult()
+        result.outcome = Outcome.LOST
+    if call.exceeded is not None:
+        return judge_exceeded(call.exceeded, result)
+    if call.timed_out:
+        result.exit_code, result.outcome = _TIMEOUT_EXIT_CODE, Outcome.TIMED_OUT
+        result.limit = f"time (timeout: {call.seconds:g})"
+        return f"Timeout: stopped after {call.seconds:g} s, the limit that `timeout` sets."
+    if call.stop.cancelled():
+        result.exit_code, result.outcome = 1, Outcome.CANCELLED
+        return "Code execution was cancelled."
+    if ending.lost is not None or ending.code == 0:
+        return None
     if not ending.oom_kills and (module := missing_module(output.end())) is not None:
-        has_network = sandbox is None or Cause.NETWORK not in sandbox.limits
-        words = remark(module, has_network=has_network)
-        return BlockResult(ending.code, missing_module=module, remark=words)
+        result.missing_module = module
+        return remark(module, has_network=sandbox is None or Cause.NETWORK not in sandbox.limits)
     limit = limit_behind(ending, sandbox, output)
     if limit is not None and str(Cause.DISK) in limit and call.has_full_disk:
-        return BlockResult(ending.code, remark=_FULL)
-    return BlockResult(ending.code, limit=limit, remark=limit)
+        return "The disk of this machine that has the workspace is full. This is no limit of the sandbox."
+    result.limit = limit
+    return limit
 
 
-_FULL = "The disk of this machine that has the workspace is full. This is no limit of the sandbox."
-
-
-def exceeded(field: str, outcome: Outcome = Outcome.COMPLETED) -> BlockResult:
-    """The result of a block that exceeds the quota of the workspace, which is the setting ``field``."""
-    limit = limit_sentence(Cause.DISK, field)
-    return BlockResult(FILE_TOO_LARGE, outcome, limit, f"{limit} Remove files that are not needed.")
+def judge_exceeded(field: str, result: ExecutionResult) -> str:
+    """Note in the result that it exceeds the quota of the workspace, the setting ``field``. Returns a remark for the output."""
+    result.exit_code, result.missing_module = FILE_TOO_LARGE, None
+    result.limit = limit_sentence(Cause.DISK, field)
+    return f"{result.limit} Remove files that are not needed."
 
 
 def limit_behind(ending: Exit, sandbox: Sandbox | None, output: BoundedOutput) -> str | None:

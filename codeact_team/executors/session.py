@@ -14,8 +14,8 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from pydantic import Field, field_validator
 
-from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.execution import BoundName, HostTools, SessionResult
+from codeact_team.core.aio import FairLock, to_the_end
+from codeact_team.core.execution import HostTools, SessionResult
 from codeact_team.core.executor_interface import Checkpoint, Emit, SessionCodeExecutor
 from codeact_team.errors import ForkError, SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -24,33 +24,33 @@ from codeact_team.executors.lifecycle import Generation, Lifecycle
 from codeact_team.executors.processes import ProcessServers
 from codeact_team.executors.running import (
     AnyRunner,
-    BlockEnd,
     BlockError,
     BoundedOutput,
     Call,
     CodeRunner,
     Setup,
+    require_size,
 )
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.workspace import SandboxWorkspace
 from codeact_team.sandbox.base import KILLED, STOPPED, Exit
-from codeact_team.session.connection import Report
+from codeact_team.session.connection import Report, read_report
 from codeact_team.session.host import Session, add_artifact
 from codeact_team.session.processes import ProcessServer
-from codeact_team.session.protocol import MAX_CODE_BYTES, MAX_FORKS, MIB
+from codeact_team.session.protocol import MAX_FORKS
 
 logger = logging.getLogger(__name__)
 
-LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
+_LANGUAGES = {"python": "python", "sh": "sh", "shell": "sh", "bash": "bash"}
 """The languages of a session: by label, the interpreter or shell that runs them."""
-MAX_NAMES = 40
-"""How many names of one call are reported."""
+_MAX_NAMES = 40
+"""The most names of one call that are reported."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FINISH_TIME = 1.0
 """Seconds that an interpreter may take to end in order."""
 _UNREADABLE = "The interpreter's account of the block could not be read."
-_FORK_LOSS = "The interpreter was lost: {}. With it, this branch of the session has ended: its variables and files are gone."
+_FORK_LOSS = "The interpreter was lost: {}. With it, this fork of the session has ended: its variables and files are gone."
 
 
 class SessionConfig(ExecutorConfig):
@@ -70,9 +70,10 @@ class SessionConfig(ExecutorConfig):
         return modules
 
 
-class LivingInterpreter(CodeRunner[tuple[str, str]]):
+class LivingInterpreter(CodeRunner[tuple[str, str], SessionResult]):
     """Runs Python blocks in one interpreter, and shell blocks beside it."""
 
+    result_type = SessionResult
     lives_on = True
     loss = (
         "The interpreter was lost: {}. Variables, imports, functions and running processes are gone. The next code runs "
@@ -84,10 +85,10 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
     )
 
     def __init__(self, config: SessionConfig) -> None:
-        super().__init__(LANGUAGES)
+        super().__init__(_LANGUAGES)
         self._session: Session | None = None
         self._servers = ProcessServers()
-        """What starts processes as other users."""
+        """The process servers of other users."""
         imports = "\n".join(f"import {module} as {name}" for name, module in config.modules.items())
         self.add_setup(imports, may_read_data=False)
         self.add_setup(config.setup)
@@ -113,7 +114,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
 
     @property
     def interpreter(self) -> int | None:
-        return None if self.session is None else self.session.interpreter
+        return None if (session := self.session) is None else session.interpreter
 
     @property
     def interpreter_loss(self) -> str:
@@ -149,9 +150,10 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
             await session.aclose()
         return None if session.ending is None else session.ending.lost
 
-    async def finish(self) -> None:
-        if (session := self.session) is not None and not session.busy:
-            await to_the_end(session.finish(_FINISH_TIME))
+    async def finish(self) -> Sequence[str]:
+        if (session := self.session) is None or session.busy:
+            return ()
+        return await to_the_end(session.finish(_FINISH_TIME))
 
     async def renew(self, environment: Environment, *, in_use: bool) -> None:
         if (session := self._session) is None:
@@ -166,21 +168,16 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
             await to_the_end(self.close())
 
     def read(self, block: CodeBlock) -> tuple[str, str]:
-        if (language := LANGUAGES.get(block.language.lower())) is None:
-            known = ", ".join(LANGUAGES)
+        if (language := _LANGUAGES.get(block.language.lower())) is None:
+            known = ", ".join(_LANGUAGES)
             raise BlockError(f"Unsupported language {block.language!r}; this executor runs {known}")
-        # a character has four bytes at most
-        if len(block.code) * 4 > MAX_CODE_BYTES < (size := len(block.code.encode(errors="replace"))):
-            limit = MAX_CODE_BYTES // MIB
-            raise BlockError(f"The block has {size} bytes; it may have {limit} MiB. Put data into a file.")
+        require_size(block)
         return language, block.code
 
     def read_setup(self, setup: Setup) -> tuple[str, str]:
         return "setup", setup.code
 
-    async def serve_processes(
-        self, environment: Environment, turns: Turns, user: str | None
-    ) -> ProcessServer:
+    async def serve_processes(self, environment: Environment, user: str | None) -> ProcessServer:
         sandbox, session = environment.sandbox, self._session
         assert sandbox is not None, "it runs"
         assert session is not None, "it runs"
@@ -194,63 +191,48 @@ class LivingInterpreter(CodeRunner[tuple[str, str]]):
         environment: Environment,
         call: Call,
         output: BoundedOutput,
+        result: SessionResult,
         tools: HostTools | None = None,
-    ) -> BlockEnd:
+    ) -> Exit:
         if (session := self._session) is None:
-            return BlockEnd(Exit(KILLED, lost=STOPPED))
+            return Exit(KILLED, lost=STOPPED)
         language, code = program
         ended, artifacts = await session.run(language, code, call, output.write, tools)
+        for artifact in artifacts:
+            add_artifact(result.artifacts, artifact)
         if isinstance(ended, Exit):
-            return BlockEnd(ended, artifacts=artifacts)
-        report, exit_code = ended.read_report(), ended.exit_code
+            return ended
+        report, exit_code = read_report(ended.report), ended.exit_code
+        if report is not None:
+            _add_report(result, report)
+        elif exit_code is None and ended.ran:
+            await output.remark(_UNREADABLE)
         if exit_code is None:
-            if report is None and ended.ran:
-                await output.remark(_UNREADABLE)
             exit_code = 1 if report is None else report.exit_code
-        return BlockEnd(
-            Exit(
-                exit_code & 0xFF,
-                ended.lost,
-                ended.oom_kills,
-                ended.fork_failures or 0,
-                ended.processor_seconds,
-            ),
-            ran=ended.ran,
+        return Exit(
+            exit_code & 0xFF,
+            ended.lost,
             sandbox_lives=True,
-            report=report,
-            artifacts=artifacts,
+            ran=ended.ran,
+            oom_kills=ended.oom_kills,
+            fork_failures=ended.fork_failures or 0,
+            processor_seconds=None if ended.microseconds is None else ended.microseconds / 1_000_000,
         )
 
-    def result(self, ends: Sequence[BlockEnd], *, state_lost: bool) -> SessionResult:
-        result = SessionResult(0, "", state_lost=state_lost)
-        for end in ends:
-            for artifact in end.artifacts:
-                add_artifact(result.artifacts, artifact)
-            if (report := end.report) is not None:
-                if report.names:
-                    result.names = _later(result.names, report)
-                result.omitted_names += report.omitted_names
-                if result.answer is None:
-                    result.answer, result.answer_is_json = report.answer, report.answer_is_json
-                    result.answer_problem = report.answer_problem
-                result.denied = report.denied
-        if len(result.names) > MAX_NAMES:
-            result.omitted_names += len(result.names) - MAX_NAMES
-            result.names = result.names[-MAX_NAMES:]
-        return result
 
-
-def _later(names: list[BoundName], report: Report) -> list[BoundName]:
-    """The names that were bound, in the order of their last binding."""
-    bound = {name.name: name for name in names}
-    for name in report.names:
-        bound.pop(name.name, None)
-        bound[name.name] = BoundName(name.name, name.type, name.size, name.preview)
-    return list(bound.values())
+def _add_report(result: SessionResult, report: Report) -> None:
+    """Add what a block has reported to the result of its call. The names are in the order of their last binding."""
+    bound = {name.name: name for name in report.names}
+    result.names = [*(name for name in result.names if name.name not in bound), *bound.values()]
+    result.omitted_names += report.omitted_names
+    if result.answer is None:
+        result.answer, result.answer_is_json = report.answer, report.answer_is_json
+        result.answer_problem = report.answer_problem
+    result.denied = report.denied
 
 
 @dataclass(frozen=True, eq=False)
-class SessionCheckpoint(Checkpoint):
+class _SessionCheckpoint(Checkpoint):
     """A fork of a session of the executor ``of``, in which nothing runs."""
 
     session: Session
@@ -271,7 +253,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         config: SessionConfig,
         environment: Environment,
         interpreter: LivingInterpreter | None = None,
-        turns: Turns | None = None,
+        turns: FairLock | None = None,
     ) -> None:
         self._interpreter = interpreter or LivingInterpreter(config)
         super().__init__(config, environment, self._interpreter, turns)
@@ -296,6 +278,9 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         call = Call(cancellation_token, self if user is None else user, tools, self._environment, seconds)
         result = await self._run(code_blocks, call, emit)
         assert isinstance(result, SessionResult), "the interpreter makes it"
+        if (omitted := len(result.names) - _MAX_NAMES) > 0:
+            result.omitted_names += omitted
+            result.names = result.names[omitted:]
         return result
 
     @property
@@ -327,23 +312,23 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
 
     async def promote(self, fork: SessionCodeExecutor, *, user: object | None = None) -> None:
         if not isinstance(fork, ForkedCodeExecutor) or fork.of is not self:
-            raise SettingError("only a branch of this executor can take its place")
+            raise SettingError("only a fork of this executor can take its place")
         async with self._turns, fork._turns:
             if (session := fork._interpreter.session) is None:
-                raise SandboxError("the branch has ended")
-            await self._continue_from(session, fork.life.generation, "a branch has taken its place", user)
+                raise SandboxError("the fork has ended")
+            await self._continue_from(session, fork.life.generation, "a fork has taken its place", user)
 
     async def checkpoint(self) -> Checkpoint:
         async with self._turns:
             session = await self._set_up_session()
             async with self._environment.copying:
                 [fork] = await self._copies_of(session, 1)
-            return SessionCheckpoint(fork, self.life.generation, self)
+            return _SessionCheckpoint(fork, self.life.generation, self)
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
-        if not isinstance(to, SessionCheckpoint) or to.of is not self:
+        if not isinstance(to, _SessionCheckpoint) or to.of is not self:
             raise SettingError("only a checkpoint of this executor can be gone back to")
-        # for a moment, old and new files exist, but not those of several forks at once
+        # for a moment, old and new files exist, but never the files of several forks at once
         async with self._turns, self._environment.copying:
             if not to.session.alive:
                 raise SandboxError(
@@ -365,12 +350,12 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         most = MAX_FORKS - 1
         # True is an integer, too
         if type(count) is not int or not 1 <= count <= most:
-            raise SettingError(f"`count` is {count!r}: a session can be forked into 1 to {most} branches")
+            raise SettingError(f"`count` is {count!r}: a session can be forked 1 to {most} times")
         home = None if replaced is None else replaced.home
         exceeded = await self._environment.quota.exceeded_by_copies(session.home, count, replaced=home)
         if exceeded is not None:
             raise ForkError(
-                f"this session cannot be forked now: copies of its workspace would exceed {exceeded}; stop branches, close "
+                f"this session cannot be forked now: copies of its workspace would exceed {exceeded}; stop forks, close "
                 "checkpoints, or have the code remove files"
             )
         return await session.fork(count)
@@ -394,7 +379,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
         return session
 
 
-class ForkLife(Lifecycle):
+class _ForkLife(Lifecycle):
     """From the fork of a session to its end. It cannot be started again."""
 
     async def prepare(self) -> None:
@@ -403,23 +388,23 @@ class ForkLife(Lifecycle):
     async def start(self, *, for_use: bool = False) -> None:
         if not self.ready:
             reason = self.runner.interpreter_loss or "it was stopped, or its session was"
-            raise SandboxError(f"this branch of a session has ended: {reason}")
+            raise SandboxError(f"this fork of a session has ended: {reason}")
 
     async def stop(self) -> None:
         async with self._turns:
             await to_the_end(self.runner.close())
 
     async def renew(self, *, in_use: bool = False) -> None:
-        raise SettingError("a branch of a session cannot be restarted: stop it, and fork the session again")
+        raise SettingError("a fork of a session cannot be restarted: stop it, and fork the session again")
 
 
 class ForkedCodeExecutor(InterpreterCodeExecutor):
     """A fork of the session of the executor ``of``, as :meth:`SessionCodeExecutor.fork` makes them."""
 
-    life_kind = ForkLife
+    life_kind = _ForkLife
 
     def __init__(self, session: Session, of: InterpreterCodeExecutor) -> None:
-        turns = Turns()
+        turns = FairLock()
         self._workspace = SandboxWorkspace(of._environment.location, turns)
         super().__init__(of._config, of._environment, of._interpreter.forked(session), turns)
         self.of = of
@@ -431,4 +416,4 @@ class ForkedCodeExecutor(InterpreterCodeExecutor):
         return self._workspace
 
     def _to_config(self) -> Any:
-        raise SettingError("a branch of a session has no config: dump the executor of the session")
+        raise SettingError("a fork of a session has no config: dump the executor of the session")

@@ -32,9 +32,9 @@ class ExecutorConfig(BaseModel):
     work_dir: HostDirectory = None
     """Directory of the host that is the code's workspace; made if missing. Default: a temporary one."""
     workspace_mib: int | None = Field(default=4096, ge=1)
-    """How much a workspace on the host may grow, in MiB, from the start on; counted about every second."""
+    """The most MiB by which a workspace on the host may grow from the start on; counted about every second."""
     workspace_files: int | None = Field(default=100_000, ge=1)
-    """How many files, directories among them, may be added to such a workspace."""
+    """The most files, directories among them, that may be added to such a workspace."""
     packages: list[str] = Field(default_factory=list)
     """Python packages that the code can import, such as `matplotlib>=3.8`. This machine gets them, as wheels, and nothing
     of them runs here; the sandbox needs no network for them."""

@@ -83,7 +83,7 @@ class PoolKey:
     @classmethod
     def of(cls, executor: SandboxedCodeExecutor) -> Self:
         """The key of an executor. Raises a ``SettingError`` if its sandbox cannot be started ahead."""
-        if (reason := why_not_ahead(executor)) is not None:
+        if (reason := why_not_warm(executor)) is not None:
             raise SettingError(reason)
         life = executor.life
         return cls(
@@ -115,8 +115,8 @@ class PoolKey:
         return executor
 
 
-def why_not_ahead(executor: SandboxedCodeExecutor) -> str | None:
-    """Why the sandbox of an executor cannot be started ahead; ``None`` if it can."""
+def why_not_warm(executor: SandboxedCodeExecutor) -> str | None:
+    """Return the reason for which the sandbox of an executor cannot be started ahead; ``None`` if it can."""
     if (setting := executor.life.environment.bound_to) is None:
         return None
     return f"with `{setting}`, no sandbox can be started ahead"
@@ -192,8 +192,8 @@ class WarmSandboxes:
         self.waiting: list[WarmSandbox] = []
         """The oldest first."""
         self.failure: Exception | None = None
-        """Why the last start failed, if it did."""
-        self.settled = asyncio.Event()
+        """The error of the last start, if it failed."""
+        self.settled: asyncio.Event = asyncio.Event()
         """Set while none starts."""
         self.settled.set()
         self._size = size
@@ -215,8 +215,8 @@ class WarmSandboxes:
             self.settled.clear()
             self._tending = asyncio.get_running_loop().call_later(_COURTESY_SECONDS, self._tend)
 
-    def take(self, key: PoolKey) -> WarmSandbox | None:
-        """Take a sandbox of a key, if one waits. The caller has to :meth:`end` it."""
+    def hand_out(self, key: PoolKey) -> WarmSandbox | None:
+        """Hand out a sandbox of a key, if one waits. The caller has to :meth:`end` it."""
         found = next((one for one in self.waiting if one.key == key), None)
         if found is not None:
             self._remove(found)

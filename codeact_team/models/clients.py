@@ -9,6 +9,7 @@ import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from json import JSONDecodeError
 from typing import Any, TypeGuard
@@ -21,12 +22,12 @@ from pydantic_core import to_jsonable_python
 
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
 from codeact_team.core.autogen_internals import mend_answers
-from codeact_team.core.effects import Effect, error_text, perform, speaker
+from codeact_team.core.effects import Begin, Effect, End, perform, speaker
 from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words, emit_piece
-from codeact_team.core.markdown import with_closing_fence
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import AnswerCutOffError, ModelError
 from codeact_team.models.usage import estimated_usage, is_reported, usage_of_failure
+from codeact_team.text.markdown import with_closing_fence
 
 _UNREADABLE = (
     "the model's server answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
@@ -41,7 +42,7 @@ _NO_HEADER = (
     "`api_key` refers to, and its other headers"
 )
 _STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
-"""What AutoGen's clients raise if a server's answer lacks the fields of a chat completion."""
+"""Exceptions of AutoGen's clients if a server's answer lacks the fields of a chat completion."""
 _DEFAULT_CHOICE = ("tool_choice", "auto")
 
 Emit = Callable[[str], Awaitable[None]]
@@ -51,6 +52,7 @@ class ModelCall(Effect[CreateResult]):
     """A model is asked to continue a conversation; ``options`` are further arguments of the client's ``create``."""
 
     kind = "model_call"
+    spends = ("model_calls", "tokens", "cost", "seconds")
     form = TypeAdapter(CreateResult)
 
     def __init__(
@@ -61,25 +63,42 @@ class ModelCall(Effect[CreateResult]):
         options: Mapping[str, Any],
     ) -> None:
         self.part = client
-        self.client = type(client).__name__
+        self.client: str = type(client).__name__
         self.model = model
-        self._messages = messages
+        self.messages = messages
         self._options = options
         self.first_piece: float | None = None
         """Seconds until the first words came."""
 
     def request(self) -> JsonValue:
-        return {
-            "model": self.model,
-            "messages": [message.model_dump(mode="json") for message in self._messages],
-            **self._options_as_json(),
-        }
+        messages: list[JsonValue] = [message.model_dump(mode="json") for message in self.messages]
+        return {**self.request_without_messages(), "messages": messages}
+
+    def request_without_messages(self) -> dict[str, JsonValue]:
+        return {"model": self.model, **self._options_as_json()}
+
+    def facts(self) -> Mapping[str, JsonValue]:
+        return {"client": self.client}
+
+    def facts_at_end(
+        self, outcome: CreateResult | None, error: BaseException | None
+    ) -> Mapping[str, JsonValue]:
+        facts: dict[str, JsonValue] = {}
+        if self.first_piece is not None:
+            facts["first_piece"] = self.first_piece
+        if outcome is None:
+            usage = usage_of_failure(error)
+        else:
+            usage = None if is_reported(outcome) else self.usage(outcome)
+        if usage is not None:
+            facts["usage"] = asdict(usage)
+        return facts
 
     def usage(self, outcome: CreateResult) -> RequestUsage:
         """The tokens of an answer: those that the server has reported, or an estimate."""
         if is_reported(outcome):
             return outcome.usage
-        return estimated_usage(self._messages, self._options_as_json(), outcome)
+        return estimated_usage(self.messages, self._options_as_json(), outcome)
 
     def _options_as_json(self) -> dict[str, JsonValue]:
         return to_jsonable_python(dict(self._options), fallback=_as_json)
@@ -90,20 +109,21 @@ class ModelCall(Effect[CreateResult]):
         if any(kind.__module__.startswith("autogen_ext.models.replay.") for kind in type(client).__mro__):
             # a changed config may have fewer answers
             with suppress(ValueError):
-                await client.create(self._messages)
+                await client.create(self.messages)
 
-    def began(self) -> ModelCallBegan:
-        return ModelCallBegan(model=self.model, client=self.client)
+    @classmethod
+    def began(cls, begin: Begin) -> ModelCallBegan:
+        return ModelCallBegan(model=begin.request["model"], **begin.facts)
 
-    def ended(self, outcome: CreateResult | None, error: BaseException | None) -> ModelCallEnded:
-        event = ModelCallEnded(model=self.model, error=error_text(error))
-        if outcome is not None:
-            event.usage, event.is_estimated = self.usage(outcome), not is_reported(outcome)
-            event.cached = outcome.cached
-            event.finish_reason = outcome.finish_reason
-            event.first_piece = self.first_piece
-        elif error is not None:
-            event.usage = usage_of_failure(error)
+    @classmethod
+    def ended(cls, end: End) -> ModelCallEnded:
+        event = ModelCallEnded(model=end.request["model"], error=end.error)
+        if end.outcome is not None:
+            event.usage, event.cached = RequestUsage(**end.outcome["usage"]), end.outcome["cached"]
+            event.finish_reason = end.outcome["finish_reason"]
+            event.first_piece = end.facts.get("first_piece")
+        if (usage := end.facts.get("usage")) is not None:
+            event.usage, event.is_estimated = RequestUsage(**usage), end.outcome is not None
         return event
 
 
@@ -271,7 +291,7 @@ def wrap_client(client: ChatCompletionClient, model: str | None = None) -> Wrapp
 
     Args:
         client: Any model client.
-        model: The name of its model. Default: the name in its config, or else that of its class.
+        model: The name of its model. Default: the name in its config, or else the name of its class.
     """
     return client if isinstance(client, WrappedClient) else WrappedClient(client, model)
 

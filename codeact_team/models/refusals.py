@@ -1,4 +1,4 @@
-"""What a model's server refuses: read in all the shapes that servers use, and told with one remedy for each kind.
+"""Refusals of model servers, read in all the shapes that servers use, with a remedy for each kind.
 
 Servers that speak OpenAI's protocol answer with its status codes, and with words of their own. Clients of several providers name
 their errors as OpenAI's does, and give them its attributes.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 
 class RefusalKind(Enum):
-    """Why a server refuses: what a person is told, ``{status}`` and the server's own words ``{said}`` in it."""
+    """Kinds of refusals, each with a message for a person that has the ``{status}`` and the server's own words ``{said}``."""
 
     CONTEXT = (
         "the conversation is longer than the model can read: {said}; give the agents a `model_context` that is "
@@ -189,7 +189,7 @@ def _parts(body: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _codes(body: object) -> Iterator[str]:
-    """What a server calls the error, for programs."""
+    """Yield the server's codes for the error."""
     for part in _parts(body):
         for name in ("code", "type", "status", "reason"):
             code = part.get(name)
@@ -198,7 +198,7 @@ def _codes(body: object) -> Iterator[str]:
 
 
 def _messages(body: object) -> Iterator[str]:
-    """What a server says, for people."""
+    """Yield the server's messages for people."""
     if isinstance(body, str) and body.strip():
         yield in_one_line(_without_markup(body))
     for part in _parts(body):
@@ -243,7 +243,7 @@ def _wait_of_body(body: object, said: str) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """What a server says of when a limit is over: a duration such as ``6m0s``, seconds, or a time since the epoch."""
+    """Return the seconds until a limit is over, read from a duration such as ``6m0s``, seconds, or a time since the epoch."""
     with suppress(ValueError):
         number = float(text)
         if number < _EPOCH:

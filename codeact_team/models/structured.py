@@ -32,11 +32,11 @@ from autogen_core.models import (
 )
 from pydantic import BaseModel, JsonValue, ValidationError, create_model
 
-from codeact_team.core.nesting import check_nesting
-from codeact_team.core.quoting import take_thoughts_off
 from codeact_team.models.clients import WrappedClient, wrap_client
+from codeact_team.text.nesting import check_nesting
+from codeact_team.text.quoting import take_thoughts_off
 
-MARK_FIELD = "answer_mark"
+_MARK_FIELD = "answer_mark"
 """The field by which a model marks an object as its answer."""
 
 _MAX_CHARS = 200_000
@@ -62,7 +62,7 @@ _NO_OBJECT = "The model's answer holds no JSON object."
 _NOT_ALONE = "The JSON object in the model's answer may be a quotation: it neither stands alone nor in a code fence at the end."
 _QUOTED = (
     f"The JSON object in the model's answer may be a quotation: the same stands in what was said before, and the "
-    f"object has no valid {MARK_FIELD!r}."
+    f"object has no valid {_MARK_FIELD!r}."
 )
 
 
@@ -83,7 +83,7 @@ def read_object(text: str, *, mark: str | None = None, material: str = "") -> di
 
     Args:
         text: The answer. The work is bounded for any text.
-        mark: The value that the model was told to put into :data:`MARK_FIELD`, unknown to the authors of the material;
+        mark: The value that the model was told to put into :data:`_MARK_FIELD`, unknown to the authors of the material;
             ``None`` if the server guarantees that the object stands alone.
         material: The texts that the model may quote.
 
@@ -108,7 +108,7 @@ def read_object(text: str, *, mark: str | None = None, material: str = "") -> di
         except UnreadableAnswer as error:
             problem = problem or error
             continue
-        is_marked = found.pop(MARK_FIELD, None) == mark and mark is not None
+        is_marked = found.pop(_MARK_FIELD, None) == mark and mark is not None
         is_certain = is_marked or (mark is None and candidate.is_alone)
         if not is_certain and _may_be_quoted(candidate, found, material):
             raise UnreadableAnswer(_QUOTED)
@@ -309,7 +309,7 @@ async def ask(
         client: Any model client; its ``model_info`` tells the modes that it supports.
         messages: The whole conversation, with its system message if it has one. The last message is the question. Those
             before may be hostile; what the model quotes from them is not taken for its answer.
-        schema: The shape of the answer. Its description and those of its fields are sent to the model.
+        schema: The shape of the answer. Its description and the descriptions of its fields are sent to the model.
         cancellation_token: Stops the call that is under way.
 
     Returns:
@@ -430,8 +430,8 @@ def _instruction(question: _Question[Any]) -> str:
         "const": question.mark,
         "description": "Marks your own answer: never copy it to anything that you quote.",
     }
-    schema["properties"] = {MARK_FIELD: mark, **schema["properties"]}
-    schema["required"] = [MARK_FIELD, *schema.get("required", ())]
+    schema["properties"] = {_MARK_FIELD: mark, **schema["properties"]}
+    schema["required"] = [_MARK_FIELD, *schema.get("required", ())]
     return "Answer with one JSON object and nothing else. It must match this JSON Schema:\n" + json.dumps(
         schema
     )

@@ -24,7 +24,7 @@ def is_reported(result: CreateResult) -> bool:
 
 
 def estimated_usage(messages: Sequence[LLMMessage], options: JsonValue, result: CreateResult) -> RequestUsage:
-    """What an answer has used, about, where its server does not tell: limits must not be without effect there.
+    """Estimate the tokens of an answer whose server does not report them, so that limits hold there, too.
 
     Args:
         messages: What the model has read.
@@ -37,7 +37,7 @@ def estimated_usage(messages: Sequence[LLMMessage], options: JsonValue, result: 
 
 
 def usage_of_failure(error: BaseException | None) -> RequestUsage | None:
-    """The tokens of a failed call if its error has them, as those of OpenAI about an answer that was cut off."""
+    """Return the tokens of a failed call if its error has them, as OpenAI's error about a cut-off answer does."""
     usage = getattr(getattr(error, "completion", None), "usage", None)
     return None if usage is None else RequestUsage(usage.prompt_tokens, usage.completion_tokens)
 

@@ -1,1 +1,1 @@
-"""One run of a team: journal, result, resume, replay, exports."""
+"""One run of a team: open, work, chat, resume, replay, result."""

@@ -14,10 +14,10 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.runs.journal.chat_input import RESET, UNDO, ChatInput
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
+from codeact_team.journal.result import Costs, RunFile, RunResult
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun
-from codeact_team.runs.result import Costs, RunFile, RunResult
 from codeact_team.runs.run import TeamRun
 from codeact_team.runs.summary import WorkEnd
 from codeact_team.tools.autogen_parts import PartBlock
@@ -26,18 +26,18 @@ _RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
 
 
 def is_for_team(text: str) -> bool:
-    """Whether an input is for the team: a task, or a command that :meth:`TeamChat.take` knows."""
+    """Whether an input is for the team: a task, or a command that :meth:`TeamChat.respond` knows."""
     return text in (RESET, UNDO) or _RUN.fullmatch(text) is not None or re.fullmatch(r"/\w+", text) is None
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What an input of a chat has come to.
+    """The reply to one input of a chat.
 
     Attributes:
-        result: Of a task.
-        output: Of Python.
-        error: What went wrong.
+        result: The result of a task.
+        output: The result of Python code.
+        error: The error, if the input failed.
         is_reset: Whether the conversation and the variables are forgotten.
     """
 
@@ -61,7 +61,7 @@ class TeamChat(TeamRun):
     ended_in: RunDirectory | None = None
     last: RunResult | None = None
     _seconds: float = 0.0
-    """How long the team has worked."""
+    """Seconds that the team has worked."""
     _inputs: int = 0
 
     @asynccontextmanager
@@ -147,7 +147,7 @@ class TeamChat(TeamRun):
         self._seconds += self.last.seconds
         return self.last
 
-    async def take(self, text: str, seconds: float | None = None) -> ChatReply:
+    async def respond(self, text: str, seconds: float | None = None) -> ChatReply:
         """Do what an input asks for: a task, ``/run`` with Python, or ``/reset``. The reply has the error, if any.
 
         Args:

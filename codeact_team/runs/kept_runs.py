@@ -14,15 +14,15 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from codeact_team.core.events import OpenQuestion
-from codeact_team.core.files import below, lock, open_regular, opened, parent_of
-from codeact_team.core.redaction import credentials_of_environment
-from codeact_team.core.trees import files_below, move, remove
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.journal.history import History
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.run_directory import About, RunDirectory
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.files.opening import below, lock, open_regular, opened, parent_of
+from codeact_team.files.trees import files_below, move, remove
+from codeact_team.journal.history import History
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.journal.run_directory import About, RunDirectory
+from codeact_team.text.redaction import credentials_of_environment
 from codeact_team.tools.approvals import AskedQuestion, read_answer
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from codeact_team.agents.ledger import Item
+
 _NUMBER = r"[\d,.e+]+"
 CONDITIONS = (
     (
@@ -39,10 +41,7 @@ CONDITIONS = (
             "BudgetTermination",
             setting,
         )
-        for setting in (
-            *("max_model_calls", "max_tokens", "max_cost", "max_seconds"),
-            *("max_tool_calls", "max_processor_seconds"),
-        )
+        for setting in (f"max_{item}" for item in Item)
     ),
 )
 """The words, the class of the condition, and the setting that limits it."""

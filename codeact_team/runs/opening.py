@@ -27,17 +27,18 @@ from codeact_team.core.scope import Scope
 from codeact_team.core.settings import suggests
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import DEFAULT_MIB
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.journal.blobs import DEFAULT_MIB
+from codeact_team.journal.result import RunEnding
+from codeact_team.journal.run_directory import RunDirectory
+from codeact_team.runs.base import Item, Run
 from codeact_team.runs.recording import refuse_elsewhere
-from codeact_team.runs.result import RunEnding
-from codeact_team.runs.run import Item, TeamRun
+from codeact_team.runs.run import TeamRun
 from codeact_team.runs.summary import WorkEnd
 from codeact_team.telemetry.spans import traced
 
 logger = logging.getLogger(__name__)
 
-Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
+_Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
 
 @suggests
@@ -93,44 +94,55 @@ async def open_team(
         source,
         overrides=overrides,
         policy=policy,
-        record=_directory(record),
+        record=program_directory(record),
         record_mib=record_mib,
         sync=sync,
         of_program=True,
     )
-    async with _recorded(run) as team:
+    async with opened_team(run) as team:
+        yield team
+
+
+@asynccontextmanager
+async def opened_team(run: TeamRun) -> AsyncGenerator[Team | ChatAgent]:
+    """Within it, a team is open and recorded; gives the team that the program works with."""
+    async with ended(run), AsyncExitStack() as stack:
+        # what the program does outside of the team is no part of the run
+        with remembered(run.dispatcher):
+            await stack.enter_async_context(run.opened(config := run.read()))
+            run.record(config, None)
+            team = RecordedTeam(run)
         yield cast("Team", team)
 
 
 @asynccontextmanager
-async def _recorded(run: TeamRun) -> AsyncGenerator[_RecordedTeam]:
-    began, team, failure = time.monotonic(), None, None
+async def ended(run: Run) -> AsyncGenerator[None]:
+    """Within it, a program does a run, which has a result at the end, if it is recorded."""
+    began, failure = time.monotonic(), None
     try:
-        async with AsyncExitStack() as stack:
-            # what the program does outside of the team is no part of the run
-            with remembered(run.dispatcher):
-                await stack.enter_async_context(run.opened(config := run.read()))
-                run.record(config, None)
-                team = _RecordedTeam(run)
-            yield team
+        yield
         run.dispatcher.check()
     except BaseException as error:
         failure = error
         raise
     finally:
         if run.recording.place is not None:
-            end = WorkEnd() if team is None else team.end
             # a parked run raises its question to the program
-            if failure is not None and not end.is_parked:
-                end = WorkEnd.by(failure)
-            result = run.summary.result(end, time.monotonic() - began)
+            if failure is not None and not run.end.is_parked:
+                run.end = WorkEnd.by(failure)
+            result = run.summary.result(run.end, time.monotonic() - began)
             if not isinstance(failure, Exception | None):
                 result.ending = RunEnding.STOPPED
             run.dispatcher.emit(result)
             await run.recording.end()
 
 
-def _directory(record: str | os.PathLike[str]) -> RunDirectory:
+def program_directory(record: str | os.PathLike[str]) -> RunDirectory:
+    """The directory in which a program records its run, be it new or there already. Blocks.
+
+    Raises:
+        JournalError: If the run that is there is not a program's, or was made in another directory.
+    """
     # wherever the program goes meanwhile
     directory = RunDirectory(Path(record).absolute())
     if directory.is_begun:
@@ -142,17 +154,12 @@ def _directory(record: str | os.PathLike[str]) -> RunDirectory:
     return directory
 
 
-class _RecordedTeam(Wrapper):
-    """A team, or an agent, whose tasks are recorded.
+class RecordedTeam(Wrapper):
+    """A team, or an agent, whose tasks are a run."""
 
-    Attributes:
-        end: How the last task ended.
-    """
-
-    def __init__(self, run: TeamRun) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__(run.team)
         self._team_run = run
-        self.end = WorkEnd()
         self._token = CancellationToken()
         """Stops the agents at work."""
         if run.bypassing_parts:
@@ -172,11 +179,11 @@ class _RecordedTeam(Wrapper):
         assert isinstance(result, TaskResult)
         return result
 
-    def run_stream(self, *, task: Task = None, **settings: Any) -> AsyncGenerator[Item, None]:
+    def run_stream(self, *, task: _Task = None, **settings: Any) -> AsyncGenerator[Item, None]:
         return streamed(partial(self._work, task, settings))
 
     async def _work(
-        self, task: Task, settings: Mapping[str, Any], emit: Callable[[Item], Awaitable[None]]
+        self, task: _Task, settings: Mapping[str, Any], emit: Callable[[Item], Awaitable[None]]
     ) -> TaskResult:
         run = self._team_run
         await run.recording.check_task(_in_words(task))
@@ -187,7 +194,7 @@ class _RecordedTeam(Wrapper):
         for token in (settings.get("cancellation_token"), abandoned):
             if token is not None:
                 token.add_callback(stop)
-        run.work = asyncio.current_task()
+        outer, run.work = run.work, asyncio.current_task()
         with remembered(run.dispatcher), run.span(_in_words(task)):
             try:
                 items = self.wrapped.run_stream(task=task, **{**settings, "cancellation_token": self._token})
@@ -198,24 +205,26 @@ class _RecordedTeam(Wrapper):
                 self._raise_if_parked()
                 await run.recording.finish(run.executors)
             except BaseException as error:
-                self.end = WorkEnd.by(run.dispatcher.original_of(error))
+                run.end = WorkEnd.by(run.dispatcher.original_of(error))
                 self._raise_if_parked()
                 run.raise_failure()
                 raise
             finally:
-                run.work = None
-        self.end = WorkEnd(result.stop_reason)
+                run.work = outer
+        run.end = WorkEnd(result.stop_reason)
         return result
 
     def _raise_if_parked(self) -> None:
-        if (parked := self._team_run.parked) is not None:
-            self.end = WorkEnd("it waits for an answer", is_broken_off=True, is_parked=True)
+        run = self._team_run
+        if (parked := run.parked) is not None and (recorder := run.recording.recorder) is not None:
+            run.end = WorkEnd("it waits for an answer", is_broken_off=True, is_parked=True)
+            again = recorder.directory.about().starting_again
             raise JournalError(
-                f"the run waits for an answer: codeact-team answer {parked.record}; then run the program again"
+                f"the run waits for an answer: codeact-team answer {parked.record}; then {again}"
             ) from None
 
 
-def _in_words(task: Task) -> str:
+def _in_words(task: _Task) -> str:
     match task:
         case None | str():
             return task or ""

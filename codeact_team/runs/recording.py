@@ -1,4 +1,4 @@
-"""Records a run, and decides whether a recorded run is this user's."""
+"""Records a run."""
 
 from __future__ import annotations
 
@@ -6,43 +6,34 @@ import asyncio
 import logging
 import os
 import platform
-import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import JsonValue
 
-from codeact_team.config.components import is_component
-from codeact_team.config.document import Document, dotted, is_text, last_key, read_document, walk
-from codeact_team.config.dumping import credentials_of
 from codeact_team.config.loading import CheckedConfig
-from codeact_team.config.models import SERVER_FIELDS, keys_for_a_server
-from codeact_team.config.overrides import ForEvery, apply_overrides
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Effect, Event, Numbers, Perform, emit
-from codeact_team.core.events import Opened, RunParked
+from codeact_team.core.events import Opened, OpenQuestion, RunParked
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
-from codeact_team.core.files import opened, opened_file
-from codeact_team.core.redaction import Redactor, credentials_of_environment, names_in_placeholders
-from codeact_team.core.trees import files_below
-from codeact_team.core.visibility import cut, one_line, readable, visible
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import DEFAULT_MIB
-from codeact_team.runs.journal.history import History
-from codeact_team.runs.journal.log import LogReader
-from codeact_team.runs.journal.parking import Parking
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.resumption import Resumption
-from codeact_team.runs.journal.run_directory import ADVICE, About, RunDirectory, new_id
-from codeact_team.runs.journal.seal import key_file
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.blobs import DEFAULT_MIB
+from codeact_team.journal.history import History
+from codeact_team.journal.journal import Journal
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.recorder import Record, Recorder
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.journal.resumption import Resumption
+from codeact_team.journal.run_directory import ADVICE, About, RunDirectory, new_id
+from codeact_team.journal.seal import key_file
+from codeact_team.runs.foreign_runs import foreign_refused
+from codeact_team.text.visibility import one_line, readable
 from codeact_team.tools.approvals import AskedQuestion, current_handler
 
 logger = logging.getLogger(__name__)
@@ -54,12 +45,34 @@ _FULL = (
 _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext")
 
 
+@dataclass(frozen=True)
+class RunConfig:
+    """Describes what runs, for its record.
+
+    Attributes:
+        name: The name of the config.
+        written: Its text.
+        credentials: What must not be written, by name.
+        is_built: Whether a program has built it, and ``written`` is for people only.
+    """
+
+    name: str
+    written: str
+    credentials: Mapping[str, str]
+    is_built: bool = False
+
+    @classmethod
+    def of(cls, config: CheckedConfig) -> RunConfig:
+        """Describe a config."""
+        return cls(config.document.name, config.written, config.credentials)
+
+
 class Recording:
     """A listener and an interceptor that record a run from :meth:`begin` to :meth:`end`, if it is to be recorded.
 
     Args:
-        runs: The directory that gets one for a new run; or that of the run itself, which is resumed if it is there; ``None``
-            to record nothing.
+        runs: The directory in which a new run gets its own; or the directory of one run, which is resumed if it is there;
+            ``None`` to record nothing.
         mib: The most MiB of the run that are recorded; ``None`` for any number. The run continues when they are used up.
         sync: Whether the record survives a power cut.
         shown: The names of the credentials that another user's run gets; ``None`` for a run of this user, which gets all.
@@ -91,10 +104,10 @@ class Recording:
         self._mib = mib
         self._sync = sync
         self._shown = shown
-        self._parking: Parking | None = None
+        self._journal: Journal | None = None
         self._resumption: Resumption | None = None
         self._first_task: str | None = None
-        """What the program's run to resume began with, until the program has begun with it again."""
+        """The first task of the program's run that is resumed, until the program has given it again."""
         self._refused: JournalError | None = None
         self.recorder: Recorder | None = None
         self.last_result: RunResult | None = None
@@ -170,7 +183,7 @@ class Recording:
 
     def begin(
         self,
-        config: CheckedConfig,
+        config: RunConfig,
         task: str | None,
         executors: Sequence[StreamingCodeExecutor],
         opened: Opened,
@@ -196,19 +209,21 @@ class Recording:
         if (directory := self._directory) is None:
             return
         _refuse_what_code_reaches(directory.path.parent if self._is_new else directory.path, executors)
-        credentials = credentials_of(config.document, os.environ)
+        credentials = config.credentials
         if directory.is_begun:
             recorder = self._resume(directory, config, credentials, executors, numbers)
         else:
             about = About(
                 id=directory.path.name,
                 task=task,
-                config=config.document.name,
+                config=config.name,
                 working_directory=os.getcwd(),
                 versions=dict(_versions()),
                 is_chat=is_chat,
                 answer_file=self.answer_file,
                 files_directory=self.files_directory,
+                program=_this_program() if task is None and not is_chat else None,
+                is_built=config.is_built,
             )
             recorder = self.recorder = Recorder.create(
                 directory.path.parent,
@@ -220,13 +235,19 @@ class Recording:
                 mib=self._mib,
                 sync=self._sync,
             )
-        self._parking = Parking(recorder, park)
+
+        def park_run(questions: Sequence[OpenQuestion]) -> None:
+            # before the run ends: code must not do anything more meanwhile
+            recorder.is_stopping = True
+            park(RunParked(record=str(recorder.directory.path), questions=questions))
+
+        self._journal = Journal(self._resumption or Record(recorder), recorder.requests, park_run)
         recorder(opened)
 
     def _resume(
         self,
         directory: RunDirectory,
-        config: CheckedConfig,
+        config: RunConfig,
         credentials: Mapping[str, str],
         executors: Sequence[StreamingCodeExecutor],
         numbers: Numbers,
@@ -288,20 +309,17 @@ class Recording:
             self.recorder(event)
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
-        """An interceptor: see :meth:`Recorder.intercept`.
+        """An interceptor: see :meth:`Journal.intercept`.
 
         Raises:
             CancelledError: If the run is being stopped: the caller is being stopped, too.
         """
-        recorder, parking = self.recorder, self._parking
-        if recorder is None or parking is None:
+        recorder, journal = self.recorder, self._journal
+        if recorder is None or journal is None:
             return await do()
         recorder.refuse_if_stopping()
         try:
-            with parking.watching(effect):
-                return await (self._resumption or recorder).intercept(
-                    effect, partial(parking.intercept, effect, do)
-                )
+            return await journal.intercept(effect, do)
         except JournalError as error:
             recorder.give_up(error)
             self.fail(error)
@@ -326,28 +344,10 @@ class Recording:
 
     async def end(self) -> None:
         """Record nothing more, once all is written. Idempotent."""
-        recorder, self.recorder, self._resumption, self._parking = self.recorder, None, None, None
+        recorder, self.recorder, self._resumption, self._journal = self.recorder, None, None, None
         if recorder is not None:
             # the last entries may be large
             await to_the_end(asyncio.to_thread(recorder.close))
-
-
-def config_of(run: RecordedRun, redactor: Redactor, shown: Collection[str] | None) -> Document:
-    """The config of a run, with the changes that were made when it was resumed, unless somebody else made these. Blocks.
-
-    Args:
-        run: The run.
-        redactor: Fills in its credentials.
-        shown: As of :func:`shown_to`, which has checked the run.
-
-    Raises:
-        JournalError: If it cannot be read.
-        ConfigError: If it is no config.
-    """
-    directory = run.directory
-    document = read_document(str(redactor.restore(directory.config())), str(directory.config_file))
-    # a person who confirms another user's run sees its config only
-    return apply_overrides(document, run.changes() if shown is None else ())
 
 
 def refuse_elsewhere(about: About, directory: RunDirectory) -> None:
@@ -362,11 +362,22 @@ def refuse_elsewhere(about: About, directory: RunDirectory) -> None:
         path = directory.path.resolve()
         # from there, a run that is below it has a shorter name
         place = path.relative_to(made_in) if path.is_relative_to(made_in) else path
-        command = "the program again" if about.task is None else f"codeact-team resume {_shell(place)}"
+        command = about.program or "the program again"
+        if not about.is_of_program:
+            command = f"codeact-team resume {_shell(place)}"
         raise JournalError(
             f"the run {about.id} was made in {readable(str(made_in))}, from which paths in its config lead; resume it there: "
             f"cd {_shell(made_in)} && {command}"
         )
+
+
+def _this_program() -> str | None:
+    """The command that starts this process, without its arguments, which may be secrets; ``None`` at an interactive prompt."""
+    main = sys.modules["__main__"]
+    if (spec := main.__spec__) is not None:
+        return shlex.join(["python", "-m", spec.name.removesuffix(".__main__")])
+    path: str | None = getattr(main, "__file__", None)
+    return None if path is None else shlex.join(["python", readable(os.path.relpath(path))])
 
 
 def _shell(path: Path) -> str:
@@ -376,19 +387,6 @@ def _shell(path: Path) -> str:
 @cache
 def _versions() -> Mapping[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in _VERSIONED}}
-
-
-def foreign_refused(run: Path, *wanted: str) -> JournalError:
-    """The error for a run that this user has not recorded, and that its config asks for ``wanted``."""
-    told = [_one(each) for each in wanted[:_MOST]]
-    if len(wanted) > _MOST:
-        told.append(f"{len(wanted) - _MOST} more")
-    asked = f" Its config asks for {'; '.join(told)}." if told else ""
-    return JournalError(
-        f"the run in {readable(str(run))} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
-        f"your files be used for what you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
-        "which ask you first; or begin a new run"
-    )
 
 
 def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecutor]) -> None:
@@ -418,175 +416,3 @@ def _reached(target: Path, executors: Sequence[StreamingCodeExecutor]) -> Path |
             if wanted.startswith(reached) or reached.startswith(wanted):
                 return path
     return None
-
-
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
-_TELLING = frozenset(
-    "approval args base_url bind_dir command confinement cwd data env environment extra_volumes image network packages read_only "
-    "readable runtime tools_dir url work_dir writable".split()
-)
-"""Settings that use something of this machine, or of the network."""
-_MOST = 12
-"""Wishes of a config that one sentence lists."""
-_LONGEST = 80
-_MOST_NAMES = 40
-"""Names that a person confirms one by one."""
-_MOST_READ = 1 << 30
-"""Bytes of a run that are searched for placeholders."""
-_PIECE = 1 << 20
-_OVERLAP = 1024
-"""Bytes that no placeholder is longer than."""
-
-_Parts = Sequence[tuple[tuple[str | int, ...], Any]]
-"""The values in a config, each with its path."""
-
-
-@dataclass(frozen=True)
-class ForeignRun:
-    """A run of unknown origin. All of it is hostile data.
-
-    Attributes:
-        directory: Of its record.
-        about: Its description of itself.
-        config: Its config, in YAML; ``None`` if that does not run.
-        wanted: What the config asks for, in words.
-        names: Credentials and variables of this machine that the run names, and gets only if a person confirms each.
-    """
-
-    directory: RunDirectory
-    about: About
-    config: str | None
-    wanted: Sequence[str]
-    names: Sequence[str]
-
-
-Confirm = Callable[[ForeignRun], Collection[str] | None]
-"""Asks a person whether a run may go on; returns those of the names that it gets, or ``None`` if it may not."""
-
-
-def shown_to(
-    directory: RunDirectory, confirm: Confirm | None, *, runs_config: bool = True
-) -> Collection[str] | None:
-    """The names of the credentials and variables that a run gets; ``None`` for all, as it is this user's. Blocks.
-
-    Args:
-        directory: Of its record.
-        confirm: Asks a person; ``None`` if nobody can be asked.
-        runs_config: Whether its own config is to run.
-
-    Raises:
-        JournalError: If the run cannot be read; or it is not this user's, and nobody confirms it.
-        ConfigError: If its config cannot be read.
-    """
-    if is_own(directory):
-        return None
-    config = directory.config() if runs_config else None
-    if config is not None and not is_text(config):
-        # it would be taken for the name of a file
-        raise JournalError(f"{readable(str(directory.path))} has no config that could run")
-    parts = [] if config is None else list(walk(read_document(config).data))
-    wanted = list(_wanted(config or "", parts))
-    if confirm is None:
-        raise foreign_refused(directory.path, *wanted)
-    about = directory.about()
-    named = _named_in(directory.path, names_in_placeholders(about.nonce))
-    names = [name for name in credentials_of_environment(os.environ) if name in named]
-    referred = dict.fromkeys(_REFERENCE.findall(config or ""))
-    sent = _sent(parts)
-    names += [name for name in {**referred, **sent} if name in os.environ and name not in names]
-    if len(names) > _MOST_NAMES:
-        raise JournalError(
-            f"the run in {directory.path} was not recorded by you on this machine, and names {len(names):,} variables of your "
-            "environment: too many to be confirmed one by one"
-        )
-    shown = confirm(ForeignRun(directory, about, config, wanted, names))
-    if shown is None:
-        raise JournalError(
-            f"the run in {readable(str(directory.path))} was not confirmed, and nothing of it was done"
-        )
-    for name in sent.keys() & os.environ.keys():
-        # the client does not ask us for it
-        if name not in shown:
-            raise JournalError(
-                f"the config of the run in {readable(str(directory.path))} sends {name} to {_one(sent[name])}, and it was not "
-                "given that; nothing of it was done"
-            )
-    return shown
-
-
-def environment_for(
-    shown: Collection[str] | None, overrides: Sequence[str | ForEvery] = ()
-) -> Mapping[str, str]:
-    """The variables to which the config of a run, and its overrides, may refer; ``shown`` is of :func:`shown_to`."""
-    if shown is None:
-        return os.environ
-    own = {name for change in overrides if isinstance(change, str) for name in _REFERENCE.findall(change)}
-    return {name: value for name, value in os.environ.items() if name in shown or name in own}
-
-
-def options_of(run: RecordedRun) -> Sequence[str]:
-    """The options that a run was given and cannot be resumed without; none of a run that somebody else may have written."""
-    # of one that cannot be read, nothing is known
-    with suppress(JournalError):
-        if is_own(run.directory) and (began := run.began()) is not None:
-            return began.options
-    return ()
-
-
-def is_own(directory: RunDirectory) -> bool:
-    """Whether this user has recorded a run, which is unchanged since."""
-    if (chain := directory.chain()) is None:
-        return False
-    with LogReader(directory.lines, chain) as log:
-        return all(log.chain is not None for _ in log.new())
-
-
-def _named_in(top: Path, placeholder: re.Pattern[bytes]) -> set[str]:
-    """The names in placeholders in the files below a directory. Other placeholders are not filled."""
-    found: set[str] = set()
-    left = _MOST_READ
-    with suppress(OSError), opened(top) as directory:
-        for inner, name, _ in files_below(directory):
-            before = b""
-            with suppress(OSError), opened_file(inner.descriptor, name) as file:
-                while left > 0 and (piece := os.read(file, _PIECE)):
-                    left -= len(piece)
-                    found |= {each.decode(errors="replace") for each in placeholder.findall(before + piece)}
-                    before = piece[-_OVERLAP:]
-    return found
-
-
-def _wanted(config: str, parts: _Parts) -> Iterator[str]:
-    """The wishes of a config, as far as they are known without importing anything."""
-    providers: dict[str, None] = {}
-    told: dict[str, None] = {}
-    for path, value in parts:
-        if is_component(value):
-            providers[str(value["provider"])] = None
-        elif last_key(path) in _TELLING and value not in (None, [], {}, ""):
-            told[f"{dotted(path)}: {_text(value)}"] = None
-    references = dict.fromkeys(_REFERENCE.findall(config))
-    if references:
-        yield f"variables of your environment: {', '.join(f'${{{name}}}' for name in references)}"
-    yield from told
-    if providers:
-        yield f"components: {', '.join(providers)}"
-
-
-def _sent(parts: _Parts) -> Mapping[str, str]:
-    """The variables from which model clients read a key by themselves, each with the server that a config sends it to."""
-    found: dict[str, str] = {}
-    for _, value in parts:
-        if is_component(value) and isinstance(settings := value.get("config"), dict):
-            given = cast("Mapping[str, Any]", settings)
-            server = next((_text(given[name]) for name in SERVER_FIELDS if given.get(name)), "")
-            found |= dict.fromkeys(keys_for_a_server(str(value["provider"]), given), server)
-    return found
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
-
-
-def _one(wanted: str) -> str:
-    return visible(cut(wanted, _LONGEST))

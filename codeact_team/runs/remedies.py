@@ -1,4 +1,4 @@
-"""What a person can do about a run that was not accepted: raise the limit that ended it, or change something and begin anew."""
+"""Remedies for a run that was not accepted: raise the limit that ended it, or change something and begin anew."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from codeact_team.agents.codeact.config import Limits
 from codeact_team.agents.observations import Ending
 from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted
+from codeact_team.journal.result import AgentEnding, RunResult
 from codeact_team.runs.limits import CONDITIONS
-from codeact_team.runs.result import AgentEnding, RunResult
 from codeact_team.runs.run import TIME_LIMIT
 
 _TIME_LIMIT = re.compile(rf"{TIME_LIMIT} (?P<limit>[\d.e+]+) seconds is reached")

@@ -13,21 +13,15 @@ from codeact_team.config.document import Document, dotted, last_key
 from codeact_team.config.loading import read_config
 from codeact_team.config.overrides import ForEvery, apply_overrides
 from codeact_team.core.providers import Policy
-from codeact_team.core.redaction import Redactor, credentials_of_environment
 from codeact_team.errors import JournalError
+from codeact_team.journal.blobs import DEFAULT_MIB
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.run_directory import RunDirectory, digest_of, runs_in
 from codeact_team.runs.chat import TeamChat
-from codeact_team.runs.journal.blobs import DEFAULT_MIB
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory, digest_of, runs_in
-from codeact_team.runs.recording import (
-    Confirm,
-    Recording,
-    config_of,
-    environment_for,
-    refuse_elsewhere,
-    shown_to,
-)
+from codeact_team.runs.foreign_runs import Confirm, config_of, environment_for, shown_to
+from codeact_team.runs.recording import Recording, refuse_elsewhere
 from codeact_team.runs.run import TeamRun
+from codeact_team.text.redaction import Redactor, credentials_of_environment
 
 _CONDITIONS = ("termination_condition", "conditions")
 """Parts that only decide when to end: they may change."""
@@ -86,7 +80,7 @@ def resumed(
     about = run.about
     if about.is_of_program:
         raise JournalError(
-            f"the run {about.id} is a program's, which gives the team its tasks: run that again, and it goes on"
+            f"the run {about.id} is a program's, which says what to do: {about.starting_again}, and it goes on"
         )
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")

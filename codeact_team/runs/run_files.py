@@ -16,19 +16,19 @@ from typing import Any
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Promotion
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.atomic_files import Directory
 from codeact_team.core.component_effects import CodeEffect
 from codeact_team.core.effects import Effect, Event, Perform, emit
 from codeact_team.core.events import ArtifactKept, ArtifactReference, BlockEnded
 from codeact_team.core.execution import Artifact, SessionResult
 from codeact_team.core.executor_interface import ChangedFile, RecordedFile, StreamingCodeExecutor
-from codeact_team.core.files import below, opened, parent_of
-from codeact_team.core.trees import DIRECTORY
-from codeact_team.core.visibility import readable
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.runs.journal.recorder import Files
+from codeact_team.files.atomic import Directory
+from codeact_team.files.opening import below, opened, parent_of
+from codeact_team.files.trees import DIRECTORY
+from codeact_team.journal.recorder import Files
+from codeact_team.journal.result import RunFile
 from codeact_team.runs.recording import Recording
-from codeact_team.runs.result import RunFile
+from codeact_team.text.visibility import readable
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ _GONE = (
     "executor keeps them"
 )
 _CUT_OFF = "left out are {:,} that interrupted code was at work on: they come when the run is resumed"
+_LEFT_OPEN = "the code had not closed {}: as a script's end does, the end of the run has written what Python held of it"
 _LACKING = "it was removed since, or its content was not kept"
 _MOVED = "the directory {} was removed, or replaced by another, while the run worked"
 _TEMPORARY = "the workspace is temporary, and goes with these files at the end: a `work_dir` of the code executor keeps them"
@@ -90,7 +91,7 @@ class RunFiles:
         """Where all files of the last run have their copies."""
         self.found: Sequence[RunFile] = ()
         self.notes: Sequence[str] = ()
-        self.due = 0
+        self.due: int = 0
         self._all: dict[int, dict[str, ChangedFile]] = defaultdict(dict)
         """The files of all runs since the team was opened, by the number of the executor and by path."""
         self._digests: dict[tuple[int, str], str | None] = {}
@@ -105,7 +106,7 @@ class RunFiles:
         ]
 
     async def save_all(self, executors: Sequence[StreamingCodeExecutor], out: str) -> Sequence[RunFile]:
-        """Copy these files to a directory, as to that of a run.
+        """Copy these files to a directory, as a run with ``out`` does.
 
         Raises:
             SettingError: As :meth:`make`.
@@ -249,11 +250,14 @@ class RunFiles:
             except TimeoutError:
                 self.notes = [f"what was made or changed could not be found out within {_GRACE:g} s"]
             raise
+        left_open = list[str]()
         if not stays:
             for executor in executors():
                 # before its files are looked at
-                await executor.finish()
+                left_open += await executor.finish()
         await self._find(executors(), stays=stays)
+        if left_open:
+            self.notes = [*self.notes, _LEFT_OPEN.format(", ".join(map(readable, left_open)))]
 
     async def _find(self, executors: Sequence[StreamingCodeExecutor], *, stays: bool) -> None:
         found: list[RunFile] = []

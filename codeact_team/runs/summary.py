@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from signal import Signals
 
 from autogen_agentchat.base import ChatAgent, Team
@@ -29,24 +27,14 @@ from codeact_team.agents.teams import ReflectionTermination
 from codeact_team.core.autogen_internals import components_in
 from codeact_team.core.effects import Event
 from codeact_team.core.events import (
-    AttemptBegan,
-    AttemptEnded,
     BlockEnded,
     BudgetSpent,
     ModelCallEnded,
-    Output,
-    PromotionEnded,
     RunBegan,
-    RunParked,
-    TurnEnded,
-    Words,
 )
-from codeact_team.core.markdown import extract_code
-from codeact_team.core.quoting import take_thoughts_off, without_zero_width
 from codeact_team.errors import BudgetError
-from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.limits import is_no_limit
-from codeact_team.runs.result import (
+from codeact_team.journal.promoted import PromotedListener
+from codeact_team.journal.result import (
     AgentEnding,
     Costs,
     RunEnding,
@@ -55,63 +43,10 @@ from codeact_team.runs.result import (
     is_of_infrastructure,
     is_transient,
 )
-
-
-@dataclass(eq=False)
-class _Attempt:
-    held: list[Event] = field(default_factory=list[Event])
-    """Its events, without pieces of text: the event of an end has the whole text."""
-
-
-class PromotedListener(ABC):
-    """A listener that receives the events of an attempt when that is promoted, and none of the other attempts'.
-
-    It receives the begin and the end of each attempt as they happen. Once a run waits for an answer, it receives
-    only the result: the code that is stopped then runs again when the run is resumed.
-    """
-
-    def __init__(self) -> None:
-        self._waits = False
-        self._inside: dict[int, _Attempt] = {}
-        """The attempts, by the span of each, and by those that are open in it."""
-        self._attempts: dict[int | None, dict[int, _Attempt]] = defaultdict(dict)
-        """The attempts that may still be promoted, by the span of their turn."""
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RunBegan | RunParked | RunResult):
-            self._waits = isinstance(event, RunParked)
-        elif self._waits:
-            return
-        attempt = self._inside.get(event.parent or 0)
-        if attempt is not None:
-            self._hold(attempt, event)
-            return
-        match event:
-            case AttemptBegan():
-                self._attempts[event.parent][event.attempt] = self._inside[event.span] = _Attempt()
-            case AttemptEnded():
-                self._inside.pop(event.span, None)
-            case PromotionEnded():
-                promoted = self._attempts.pop(event.parent, {}).get(event.attempt, _Attempt())
-                for held in promoted.held:
-                    self(held)
-            case TurnEnded():
-                self._attempts.pop(event.span, None)
-            case _:
-                pass
-        self.hear(event)
-
-    @abstractmethod
-    def hear(self, event: Event) -> None:
-        """Receive an event that is in no attempt, or in one that is promoted, in order."""
-
-    def _hold(self, attempt: _Attempt, event: Event) -> None:
-        span: int | None = getattr(event, "span", None)
-        if span is not None and self._inside.pop(span, None) is None:
-            self._inside[span] = attempt
-        if not isinstance(event, Words | Output):
-            attempt.held.append(event)
-
+from codeact_team.models.verdicts import Verdict
+from codeact_team.runs.limits import is_no_limit
+from codeact_team.text.markdown import extract_code
+from codeact_team.text.quoting import take_thoughts_off, without_zero_width
 
 _OPEN = (Ending.ANSWERED, Ending.HANDED_OFF)
 """Endings of an agent's work that say nothing against it."""
@@ -122,7 +57,7 @@ _UNREADABLE = {
     "content_filter": Ending.REFUSED,
     "function_calls": Ending.NO_SUCH_TOOL,
 }
-"""What kept a verdict from being read, by the finish reason of the model."""
+"""Endings of a reviewer whose verdict could not be read, by the finish reason of the model."""
 
 
 class Acceptance:
@@ -158,7 +93,7 @@ class Acceptance:
 
     @property
     def ending(self) -> RunEnding:
-        """What the work has come to: by the verdict; without one, by whether there is an objection."""
+        """The outcome by the verdict; without one, by whether there is an objection."""
         if self.verdict is not None:
             return RunEnding.ACCEPTED if self.verdict.accepted else RunEnding.NOT_ACCEPTED
         return RunEnding.ANSWERED if self.objection is None else RunEnding.NOT_ACCEPTED
@@ -170,11 +105,11 @@ class Acceptance:
 
     @property
     def objection(self) -> str | None:
-        """Why work that nobody has judged does not count as answered; ``None`` if it does, or somebody has judged it.
+        """The reason for which work without a verdict does not count as answered; ``None`` if it counts, or has a verdict.
 
         A reviewer has to review it. Without one, no agent's work may have been cut short, and the last code must have
-        succeeded or, if none has run, an agent have come to its answer, or the team to an end of its own. That a limit has
-        ended the team proves nothing.
+        succeeded or, if none has run, an agent have come to its answer, or the team to an end of its own. A team that a limit has
+        ended has proved nothing.
         """
         if self.verdict is not None:
             return None
@@ -208,7 +143,7 @@ class Acceptance:
         source = self._reviewer if self._verdict or self._ending is None else self._ending[0]
         return AgentEnding(source, _UNREADABLE.get(self.verdict.unreadable, Ending.UNREADABLE_VERDICT))
 
-    def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+    def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Judge by a message that has come out of the team."""
         if isinstance(message, CodeExecutionEvent):
             self._exit_code = message.result.exit_code
@@ -280,19 +215,19 @@ class Answers(PromotedListener):
             case _:
                 pass
 
-    def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+    def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Look for an answer in a message that has come out of the team."""
         match message:
             case UserInputRequestedEvent(source=person):
                 self._people.add(person)
             case CodeExecutionEvent(source=agent):
-                self._take_output(agent)
+                self._read_output(agent)
             case BaseChatMessage() if message.source not in self._people:
-                self._take_chat(message)
+                self._read_chat(message)
             case _:
                 pass
 
-    def _take_chat(self, message: BaseChatMessage) -> None:
+    def _read_chat(self, message: BaseChatMessage) -> None:
         ending = Ending.from_metadata(message.metadata)
         verdict = Verdict.from_metadata(message.metadata)
         record = ExecutionRecord.from_metadata(message.metadata)
@@ -302,9 +237,9 @@ class Answers(PromotedListener):
         elif given is not None:
             self._given = given
         elif ending is not None:
-            self._take_last_words(text_of(message), ending)
+            self._read_last_words(text_of(message), ending)
         elif record is not None and record.remark is not None:
-            self._take_output(message.source)
+            self._read_output(message.source)
         elif not isinstance(message, _NOT_SAID) and message.source not in self._refused:
             said = self._without_mark(take_thoughts_off(text_of(message)).text.strip())
             if said and not (_is_program(said) or _is_complaint(said)):
@@ -315,14 +250,14 @@ class Answers(PromotedListener):
             said = said.removesuffix(mark).rstrip()
         return said
 
-    def _take_last_words(self, text: str, ending: Ending) -> None:
+    def _read_last_words(self, text: str, ending: Ending) -> None:
         # code that was not run any more was made inert
         is_code = without_zero_width(text) != text and _is_program(text)
         if ending.has_answer and not (is_code or _is_complaint(text)):
             self._given = text
 
-    def _take_output(self, agent: str) -> None:
-        # that of a message says in words where there was none
+    def _read_output(self, agent: str) -> None:
+        # the output of a message has words where nothing was printed
         if printed := self._printed.get(agent):
             if self._output is None:
                 self._said = None
@@ -341,7 +276,7 @@ def _is_complaint(text: str) -> bool:
 
 @dataclass(frozen=True)
 class WorkEnd:
-    """How a run, or a reset, ended; fields as in :class:`RunResult`."""
+    """The end of a run or of a reset; fields as in :class:`RunResult`."""
 
     stop_reason: str | None = None
     is_broken_off: bool = False
@@ -380,9 +315,11 @@ class Summary:
 
     def __init__(self, *, in_all: bool = False) -> None:
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs(in_all=in_all)
+        self._has_team = False
 
     def begin(self, team: Team | ChatAgent) -> None:
         """Note whether somebody in the team judges the work of the others, or something waits for a judgement."""
+        self._has_team = True
         reviewing = ReflectionAgent | ReflectionTermination
         parts = list(components_in(team))
         self._acceptance.reviewed = any(isinstance(part, reviewing) for part in parts)
@@ -395,12 +332,12 @@ class Summary:
         for part in (self._acceptance, self._answers, self._costs):
             part(event)
 
-    def take(self, message: BaseAgentEvent | BaseChatMessage) -> None:
-        """Take a message that has come out of the team: only these count, in this order."""
+    def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        """Add a message that has come out of the team: only these count, in this order."""
         if not isinstance(message, ModelClientStreamingChunkEvent):
             self._costs.messages += 1
-            self._acceptance.take(message)
-            self._answers.take(message)
+            self._acceptance.add(message)
+            self._answers.add(message)
 
     def result(self, end: WorkEnd, seconds: float) -> RunResult:
         """The result, without files, of work that has ended so after some seconds of wall-clock time."""
@@ -414,6 +351,9 @@ class Summary:
             ending = RunEnding.FAILED
         elif end.is_parked:
             ending = RunEnding.PARKED
+        elif not self._has_team and end.came_by_itself:
+            # a program has done with its sandbox what it wanted
+            ending = RunEnding.ANSWERED
         else:
             ending = acceptance.ending
         return RunResult(

@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 
 from codeact_team.config.document import Document, dotted, last_key, walk
-from codeact_team.core.files import lock, made_named, opened
 from codeact_team.errors import JournalError, SettingError
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.journal.seal import key_file
+from codeact_team.files.opening import lock, made_named, opened
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.run_directory import RunDirectory
+from codeact_team.journal.seal import key_file
 
 logger = logging.getLogger(__name__)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -16,6 +18,7 @@ from typing import NamedTuple, Self
 from pydantic import BaseModel
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.errors import SandboxError
 
 
 class Cause(StrEnum):
@@ -71,7 +74,7 @@ FILE_TOO_LARGE = 128 + 25
 
 
 _LAST_LINES = 30
-"""How many lines at the end of an output may say why a program has failed."""
+"""Lines at the end of an output that may name the reason of a program's failure."""
 _EXCEPTION = re.compile(r"(?:[\w.]+\.)?(?P<type>_?[A-Za-z]\w*(?:Error|Exception|error))(?:: |$)")
 _OF_THE_KERNEL = {
     "OSError", "BlockingIOError", "PermissionError", "FileNotFoundError", "MemoryError", "_ArrayMemoryError", "gaierror", "URLError"
@@ -91,7 +94,7 @@ def diagnose(
     """Name the limit that a failed program ran into, in a sentence, which says so if that is a guess.
 
     It is none where the kernel has counted it, or the program has ended by an exception of the kernel's. Its ``output`` is
-    hostile data, which can only make the answer wrong. The other counts are those of :class:`Exit`.
+    hostile data, which can only make the answer wrong. The other counts are as in :class:`Exit`.
     """
     if exit_code == 0:
         return None
@@ -151,14 +154,19 @@ logger = logging.getLogger("codeact_team.sandbox")
 
 STOPPED = "the executor was stopped"
 UNCLEARED = "it could not be cleared of all that ran in it"
-"""Why a sandbox is lost that its owner had to end."""
+"""The reasons for which the owner of a sandbox had to end it."""
+
+KILL_TIMEOUT = 10.0
+"""Seconds that killed programs get to end. They always do, but on a busy machine it may take some time."""
+_SLOW_AFTER = 3.0
+"""Seconds after which a person is told what this waits for."""
 
 STARTS_AT_ONCE = max(2, os.cpu_count() or 1)
-"""How many sandboxes, and how many interpreters, this process starts at a time. Each start has a time limit, which all
+"""The sandboxes, and the interpreters, that this process starts at a time. Each start has a time limit, which all
 together would exceed; it does not run while a start waits for its turn."""
 
 NO_SUCH_USER = "unable to find user"
-"""What container engines write instead of starting a program as a user whom the image does not have."""
+"""The words of container engines that refuse to start a program as a user whom the image does not have."""
 
 PACKAGES_START = "start"
 """The directory in a layer of packages whose ``sitecustomize`` puts the packages on the path of every Python."""
@@ -170,6 +178,20 @@ def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]
     return {"PYTHONPATH": ":".join(filter(None, (start, environment.get("PYTHONPATH"))))}
 
 
+@asynccontextmanager
+async def time_to_end() -> AsyncGenerator[None]:
+    """Give killed programs time to end. Raises a ``TimeoutError`` after :data:`KILL_TIMEOUT`."""
+    slow = "programs in a sandbox were killed and have not ended after %g s, as on a very busy machine: waiting for %g s"
+    telling = asyncio.get_running_loop().call_later(
+        _SLOW_AFTER, logger.warning, slow, _SLOW_AFTER, KILL_TIMEOUT
+    )
+    try:
+        async with asyncio.timeout(KILL_TIMEOUT):
+            yield
+    finally:
+        telling.cancel()
+
+
 @cache
 def warn_once(text: str) -> None:
     """Warn once of something that does not change while this process runs."""
@@ -178,22 +200,26 @@ def warn_once(text: str) -> None:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended."""
+    """The end of a process, or of a block."""
 
     code: int
     """Its exit code; 128 + n if signal n has ended it."""
     lost: str | None = None
-    """Why the sandbox itself is lost, or ``None`` if it lives."""
+    """The reason if the sandbox, or the state that blocks share, is lost; ``None`` if it is not."""
+    sandbox_lives: bool = False
+    """Whether the sandbox is known to run, even if an interpreter in it is lost."""
+    ran: bool = True
+    """Whether it began to run."""
     oom_kills: int | None = None
-    """How many processes the memory limit has killed since the process started; ``None`` if not known."""
+    """The processes that the memory limit has killed since the process started; ``None`` if not known."""
     fork_failures: int = 0
-    """How many new processes the process limit has refused since then, as far as is known."""
+    """The new processes that the process limit has refused since then, as far as is known."""
     processor_seconds: float | None = field(default=None, compare=False)
     """Processor time of the program, or of everything in a session; ``None`` if not known."""
 
 
-class LoadedAhead(NamedTuple):
-    """A Python program of ours that a sandbox may load before anybody requests it.
+class ZygoteProgram(NamedTuple):
+    """A Python program of ours that a zygote loads, so that its forks can become it at once.
 
     Attributes:
         loader: Source of a class ``Loaded``, which is called with ``data`` and ``names`` and has a method ``run``, and of
@@ -207,6 +233,31 @@ class LoadedAhead(NamedTuple):
     data: bytes
     names: str
     arguments: Sequence[str]
+
+
+RECEIVER = """
+import posix, sys
+size = b""
+while size[-1:] != b"\\n":
+    size += posix.read(0, 1) or sys.exit("no program has arrived")
+program = b""
+while len(program) < int(size):
+    program += posix.read(0, int(size) - len(program)) or sys.exit("no program has arrived")
+exec(program)
+"""
+"""The program of a Python that runs the program which comes first by its stdin, behind its size and a line's end. All that it
+imports is built in."""
+
+
+def receiving(python: str, *, plain: bool = False) -> list[str]:
+    """The command of a supervisor, which receives its program; see :meth:`Sandbox.supervise`."""
+    # isolated, without site, so that nothing runs that code may have left in the sandbox; the name is for lists of processes
+    isolated = [] if plain else ["-I", "-S"]
+    return [python, *isolated, "-u", "-c", RECEIVER, "codeact_team.session.runner"]
+
+
+class NoPythonError(SandboxError):
+    """A sandbox has no Python that can run a supervisor."""
 
 
 class Process(ABC):
@@ -226,7 +277,7 @@ class Process(ABC):
 
     @abstractmethod
     async def wait(self) -> Exit:
-        """How the program has ended. Call it after :meth:`read` has returned ``b""``."""
+        """Return the end of the program. Call it after :meth:`read` has returned ``b""``."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -234,15 +285,15 @@ class Process(ABC):
 
 
 class Sandbox(ABC):
-    """A place where hostile code runs. Not bound to an event loop; one process at a time.
+    """A place where hostile code runs, with a supervisor that starts it. Not bound to an event loop.
 
-    ``interrupt`` and ``kill`` reach everything that runs inside, whatever it forked into.
+    ``kill`` reaches everything that runs inside, whatever it forked into.
     """
 
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether a process can be spawned now; ``False`` before ``start`` and after the end, whatever has ended it."""
+        """Whether it runs; ``False`` before ``start`` and after the end, whatever has ended it."""
 
     @property
     @abstractmethod
@@ -301,28 +352,46 @@ class Sandbox(ABC):
         """End everything inside and remove the sandbox. Idempotent."""
 
     @abstractmethod
-    async def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
-    ) -> Process:
-        """Start a program in the workspace, with the variables of ``env`` beside those of the sandbox.
+    async def supervise(self, *, plain: bool = False) -> Process:
+        """The process of the supervisor: a Python in the workspace that runs :data:`RECEIVER`.
 
-        A program that ``supervises`` guards hostile ones that it starts: nothing shares its stream, and it can see them all.
+        It guards hostile programs that it starts: nothing shares its stream, and it can see them all. It ends once, with the sandbox.
+
+        Args:
+            plain: Whether it may be one that reads settings at its start; see :attr:`python_is_plain`.
+
+        Raises:
+            NoPythonError: If there is no Python.
+            SandboxError: If it cannot be started.
         """
+
+    async def start_without_python(self) -> None:
+        """Be ready to :meth:`spawn` programs, although no supervisor can run. All that has run is gone.
+
+        Raises:
+            NoPythonError: If it cannot do without.
+            SandboxError: As :meth:`start`.
+        """
+        raise NoPythonError("nothing runs in this sandbox without a Python")
+
+    @abstractmethod
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        """Start a program without a supervisor in the workspace, one at a time, with the variables of ``env`` beside its own."""
 
     def is_own_user(self, user: str) -> bool:
         """Whether programs run as this user, given by name or number, once it runs."""
         return False
 
-    async def spawn_as(self, user: str, argv: Sequence[str]) -> Process:
-        """Start a program of ours, which supervises, as another user, while another one runs. It ends with its stdin.
+    async def supervise_as(self, user: str) -> Process:
+        """Like :meth:`supervise`, as another user, beside the other supervisor. It ends with its stdin.
 
         Raises a ``LookupError`` if no such user can exist; that none does may also show by :data:`NO_SUCH_USER` in what
         it writes. Its exit code is not known, so do not call ``wait``.
         """
-        raise LookupError(f"the sandbox has no other user than that of its code, and so no {user!r}")
+        raise LookupError(f"the sandbox has no other user than the code's, and so no {user!r}")
 
-    async def spawn_loaded(self) -> Process | None:
-        """Like :meth:`spawn`, with the program that was loaded ahead, which supervises; ``None`` without one."""
+    async def supervise_loaded(self) -> Process | None:
+        """Like :meth:`supervise`, with the supervisor that the zygote has loaded; ``None`` without one."""
         return None
 
     @property
@@ -349,11 +418,11 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def interrupt(self) -> None:
-        """Send SIGINT to everything inside."""
+        """Send SIGINT to everything inside, where there is no supervisor."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """End everything inside at once; the sandbox itself stays usable if possible."""
+        """End everything inside at once. The sandbox itself may end with its supervisor."""
 
     async def __aenter__(self) -> Self:
         await self.start()

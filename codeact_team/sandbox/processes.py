@@ -1,4 +1,4 @@
-"""What a program says and learns of a process that it runs in a sandbox, in the terms of Python's ``subprocess``."""
+"""Options and results of a process in a sandbox, in the terms of Python's ``subprocess``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Input: TypeAlias = bytes | AsyncIterable[bytes]
 Stderr: TypeAlias = Literal["apart", "together"]
 """Whether stderr is a stream of its own, or goes to stdout, in the order of writing."""
 
-OUTPUT_LIMIT = 1 << 20
-"""How many bytes of each stream are kept by default."""
+_OUTPUT_LIMIT = 1 << 20
+"""Bytes of each stream that are kept by default."""
 _LARGEST_OUTPUT = 64 << 20
 
 
@@ -33,12 +33,12 @@ class TerminalSize(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessOutput:
-    """What a process has written since it was read last. False if that is nothing.
+    """Output of a process since it was read last. False if there is none.
 
     Attributes:
-        stdout: The newest bytes; also those of stderr where both go together.
+        stdout: The newest bytes; with the bytes of stderr if both go together.
         stderr: The newest bytes of stderr.
-        stdout_omitted: How many bytes before them were dropped, because they were not read in time.
+        stdout_omitted: The number of bytes before them that were dropped, as they were not read in time.
         stderr_omitted: The same for stderr.
     """
 
@@ -51,7 +51,7 @@ class ProcessOutput:
         return bool(self.stdout or self.stderr or self.stdout_omitted or self.stderr_omitted)
 
 
-class _Tail:
+class NewestBytes:
     """The newest bytes of a stream, ``limit`` of them."""
 
     def __init__(self, limit: int) -> None:
@@ -60,7 +60,8 @@ class _Tail:
         self._size = 0
         self._omitted = 0
 
-    def add(self, piece: bytes, omitted: int) -> None:
+    def add(self, piece: bytes, omitted: int = 0) -> None:
+        """Add a piece, before which ``omitted`` bytes were dropped."""
         self._omitted += omitted
         if not piece:
             return
@@ -90,7 +91,7 @@ class NewestOutput:
     """Collects the output of a process, the newest ``limit`` bytes of each stream."""
 
     def __init__(self, limit: int) -> None:
-        self._stdout, self._stderr = _Tail(limit), _Tail(limit)
+        self._stdout, self._stderr = NewestBytes(limit), NewestBytes(limit)
 
     def add(self, output: ProcessOutput) -> None:
         """Add what has come since."""
@@ -105,14 +106,14 @@ class NewestOutput:
 
 
 class ProcessResult(subprocess.CompletedProcess[bytes]):
-    """How a process has ended: a ``subprocess.CompletedProcess`` that knows of limits.
+    """The end of a process: a ``subprocess.CompletedProcess`` that knows of limits.
 
     Attributes:
         args: Its arguments.
         returncode: Its exit code; -n if signal n has ended it.
-        stdout: The newest bytes that it has written; also those of stderr where both go together.
+        stdout: The newest bytes that it has written; with the bytes of stderr if both go together.
         stderr: The newest bytes of stderr.
-        stdout_omitted: How many bytes before them were dropped.
+        stdout_omitted: The number of bytes before them that were dropped.
         stderr_omitted: The same for stderr.
         limit: The limit of the sandbox that a failed process ran into, in a sentence; ``None`` if none is known.
     """
@@ -125,22 +126,22 @@ class ProcessResult(subprocess.CompletedProcess[bytes]):
         limit: str | None = None,
     ) -> None:
         super().__init__(args, returncode, output.stdout, output.stderr)
-        self.stdout_omitted = output.stdout_omitted
-        self.stderr_omitted = output.stderr_omitted
+        self.stdout_omitted: int = output.stdout_omitted
+        self.stderr_omitted: int = output.stderr_omitted
         self.limit = limit
 
 
 class ProcessOptions(TypedDict, total=False):
-    """How a process is started.
+    """Options of a process.
 
     Attributes:
-        env: Variables in addition to those of the sandbox.
+        env: Variables in addition to the sandbox's own.
         cwd: Its directory: below the workspace, or absolute, as the sandbox sees it. Default: the workspace.
         timeout: Seconds after which it is killed, with all that it has started. Default: no limit.
         stderr: ``"apart"``, or ``"together"`` to have stderr in stdout, in the order of writing.
-        output_limit: How many bytes of each stream are kept until they are read, the newest; 1 MiB by default, at most 64 MiB.
+        output_limit: The most bytes of each stream that are kept until they are read, the newest; default 1 MiB, at most 64 MiB.
             The process never waits for its reader.
-        user: The name or number of another user of the sandbox. Only a container has others. Default: that of its code.
+        user: The name or number of another user of the sandbox. Only a container has others. Default: the user of its code.
     """
 
     env: Mapping[str, str] | None
@@ -149,6 +150,28 @@ class ProcessOptions(TypedDict, total=False):
     stderr: Stderr
     output_limit: int
     user: str | None
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    """A file of code that is written before a process starts which runs it.
+
+    Attributes:
+        path: The file, below the directory of the process.
+        private: A directory that nothing outside of the sandbox can write. The process reads the code there, by the same name.
+        code: The code.
+        is_python: Whether the process is a Python, which runs nothing at its start that earlier code may have left.
+    """
+
+    path: str
+    private: str
+    code: bytes
+    is_python: bool
+
+    @property
+    def to_run(self) -> str:
+        """The path by which the process reads it."""
+        return f"{self.private}/{os.path.basename(self.path)}"
 
 
 @dataclass(frozen=True)
@@ -169,7 +192,7 @@ class ProcessRequest:
     cwd: str | os.PathLike[str] | None = None
     timeout: float | None = None
     stderr: Stderr = "apart"
-    output_limit: int = OUTPUT_LIMIT
+    output_limit: int = _OUTPUT_LIMIT
     user: str | None = None
     terminal: TerminalSize | None = None
 
@@ -202,9 +225,11 @@ class ProcessRequest:
         """Its directory, as a string."""
         return None if self.cwd is None else os.fspath(self.cwd)
 
-    def encoded(self, *, has_input: bool, runs_out: bool, apart: bool) -> bytes:
+    def encoded(
+        self, *, has_input: bool, runs_out: bool, apart: bool, code_file: CodeFile | None = None
+    ) -> bytes:
         """The request for the supervisor; see ``Kind.START``."""
-        request = {
+        request: dict[str, object] = {
             "argv": self.args,
             "env": dict(self.env or {}),
             "cwd": self.directory,
@@ -215,5 +240,6 @@ class ProcessRequest:
             "terminal": self.terminal,
             "apart": apart,
             "runs_out": runs_out,
+            "code_file": code_file and (code_file.path, code_file.private, code_file.is_python),
         }
         return json.dumps(request).encode()

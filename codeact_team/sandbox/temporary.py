@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from codeact_team.core import trees
+from codeact_team.files import trees
 from codeact_team.sandbox.users import is_private
 
 _NAME = re.compile(r"codeact-team-\d+-[a-z0-9_]{8}")
@@ -24,6 +24,7 @@ class TemporaryDirectory:
     """
 
     def __init__(self, place: Path | None = None) -> None:
+        self.path: str
         self.path, self._descriptor = make_held(lambda: _make(place))
 
     def __enter__(self) -> Path:

@@ -6,20 +6,18 @@ Whatever comes from the sandbox may be forged, too large or garbage. Such data e
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from secrets import token_hex
-from typing import Self
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from codeact_team.core.aio import Turns, accompanied, to_the_end
-from codeact_team.errors import SandboxError, SandboxLostError
-from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, Process, Sandbox
+from codeact_team.core.aio import FairLock, accompanied, to_the_end
+from codeact_team.core.execution import BoundName
+from codeact_team.errors import SandboxLostError
+from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, NoPythonError, Process, Sandbox
 from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
 from codeact_team.session import shipping
 from codeact_team.session.protocol import (
@@ -27,26 +25,23 @@ from codeact_team.session.protocol import (
     FORKS_PREFIX,
     FROM_SUPERVISOR,
     MAX_FILE_NAME,
+    MAX_LEFT_OPEN,
     MAX_LISTED_FILES,
     MIB,
     OF_PROCESSES,
     PROCESS_HEAD,
-    RESULT_HEAD,
-    UNKNOWN,
     Kind,
     of_fork,
 )
 
+_MAX_WORDS = 1000
+"""Characters of a name, its type, its size and its preview."""
 
-class Name(BaseModel):
-    """A global name that a block has bound, by the code's own account."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    name: str = Field(max_length=1000)
-    type: str = Field(max_length=1000)
-    size: str | None = Field(None, max_length=1000)
-    preview: str | None = Field(None, max_length=1000)
+def _bounded(name: BoundName) -> BoundName:
+    if any(len(part or "") > _MAX_WORDS for part in (name.name, name.type, name.size, name.preview)):
+        raise ValueError("a name, or what is said of it, is too long")
+    return name
 
 
 class Report(BaseModel):
@@ -55,89 +50,28 @@ class Report(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     exit_code: int = 0
-    names: tuple[Name, ...] = Field(default=(), max_length=100)
+    names: tuple[Annotated[BoundName, AfterValidator(_bounded)], ...] = Field(default=(), max_length=100)
     omitted_names: int = Field(default=0, ge=0)
     answer: str | None = None
     answer_is_json: bool = False
     answer_problem: str = Field(default="", max_length=10_000)
     denied: bool = False
+    left_open: tuple[str, ...] = Field(default=(), max_length=MAX_LEFT_OPEN)
 
 
-@dataclass(slots=True)
-class BlockAccount:
-    """The supervisor's account of a block; see ``Kind.RESULT``.
-
-    Attributes:
-        interpreter: The number of the interpreter that was to run the block; 0 for a shell.
-        present: The number of the present interpreter.
-        ran: Whether the code began to run.
-        exit_code: The exit code; ``None`` if the report contains it.
-        oom_kills: Processes killed for memory since the block began; ``None`` if the kernel does not count them.
-        fork_failures: Processes that could not be started since then; ``None`` if the kernel does not count them.
-        processor_seconds: Processor time of everything inside since the last account; ``None`` if not known.
-        loss: Why the interpreter before the present one was lost.
-        output: The last of the block's output.
-    """
-
-    interpreter: int
-    present: int
-    ran: bool
-    exit_code: int | None
-    oom_kills: int | None
-    fork_failures: int | None
-    processor_seconds: float | None
-    loss: str
-    output: bytes
-    _report: bytes
-
-    @property
-    def lost(self) -> str | None:
-        return self.loss if self.interpreter not in (0, self.present) else None
-
-    @classmethod
-    def read(cls, payload: bytes) -> Self:
-        """Read the payload of a ``RESULT`` frame. Raises a ``ProtocolError`` if it is not valid."""
-        try:
-            (interpreter, present, ran, code, kills, failures, microseconds, size_of_loss, size_of_output) = (
-                RESULT_HEAD.unpack_from(payload)
-            )
-        except struct.error:
-            raise ProtocolError("a result without its head") from None
-        output = RESULT_HEAD.size + size_of_loss
-        report = output + size_of_output
-        if report > len(payload):
-            raise ProtocolError("a result is cut short")
-        return cls(
-            interpreter,
-            present,
-            ran,
-            None if code == UNKNOWN else code,
-            None if kills == UNKNOWN else kills,
-            None if failures == UNKNOWN else failures,
-            None if microseconds < 0 else microseconds / 1_000_000,
-            payload[RESULT_HEAD.size : output].decode(errors="replace") if size_of_loss else "",
-            payload[output:report],
-            payload[report:],
-        )
-
-    def read_report(self) -> Report | None:
-        """The interpreter's account, or ``None`` if there is none that can be read."""
-        if not self._report:
-            return None
-        code, more = self._report[0], self._report[1:]
-        if not more:
-            return _plain_report(code)
-        try:
-            report = Report.model_validate_json(more)
-        except ValidationError:
-            return None
-        report.exit_code = code
-        return report
-
-
-@cache
-def _plain_report(exit_code: int) -> Report:
-    return Report(exit_code=exit_code)
+def read_report(payload: bytes) -> Report | None:
+    """The interpreter's account in a ``RESULT``, or ``None`` if there is none that can be read."""
+    if not payload:
+        return None
+    code, more = payload[0], payload[1:]
+    if not more:
+        return Report(exit_code=code)
+    try:
+        report = Report.model_validate_json(more)
+    except ValidationError:
+        return None
+    report.exit_code = code
+    return report
 
 
 class ArtifactHead(BaseModel):
@@ -154,7 +88,7 @@ class FileListing(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a file request failed; see ``Kind.FAILED``."""
+    """The error of a file request; see ``Kind.FAILED``."""
 
     error: str
     message: str
@@ -175,10 +109,10 @@ class Greeting(BaseModel):
     unguarded: str | None = None
 
 
-START_TIMEOUT = 30.0
+_START_TIMEOUT = 30.0
 """Seconds for the supervisor to start; a loaded machine needs a few."""
 GARBLED = "it sent something that could not be understood"
-"""Why a stream ends after an unexpected frame."""
+"""The reason for the end of a stream after an unexpected frame."""
 _ENDED = "its supervising process ended"
 _EXIT_TIMEOUT = 2.0
 """Seconds to wait for the exit code of a supervisor that was killed."""
@@ -187,9 +121,9 @@ _MAX_ERROR = 2000
 _AT_ONCE = 4096
 """Bytes that every pipe takes as a whole."""
 _MAX_WAITING = 4 * MIB
-"""How many bytes may wait in one channel. If there are more, nothing is read for the other channels either."""
-_FORK_ENDED = "the branch was ended"
-_starts = Turns(STARTS_AT_ONCE)
+"""The most bytes that wait in one channel. If there are more, nothing is read for the other channels either."""
+_FORK_ENDED = "the fork was ended"
+_starts = FairLock(STARTS_AT_ONCE)
 
 
 class FrameChannel:
@@ -212,12 +146,12 @@ class FrameChannel:
             await self.connection.read_for(self, arrived)
         return True
 
-    async def arrival(self, turns: Turns) -> bool:
+    async def arrival(self, turns: FairLock) -> bool:
         """Wait for the turn, or for the next frame, whichever comes first. Returns whether the turn came."""
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._arrivals.add(arrival)
         try:
-            return await turns.take(arrival)
+            return await turns.acquire(arrival)
         finally:
             self._arrivals.discard(arrival)
 
@@ -235,6 +169,7 @@ class SessionChannel(FrameChannel):
     """The frames of one session, the main one or a fork.
 
     Attributes:
+        ending: The end of the session, if it is known to have ended.
         on_end: Awaited when the stream ends, to keep senders from sending.
     """
 
@@ -245,22 +180,12 @@ class SessionChannel(FrameChannel):
         self._size = 0
         self._room: asyncio.Future[None] | None = None
         """Done when there is room again; awaited by the task that reads for all."""
-        self._is_over = False
+        self.ending: Exit | None = None
         self.on_end: Callable[[], Awaitable[None]] | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the stream was opened, and has not ended as far as is known."""
-        return self.connection.alive and not self._is_over
-
-    @property
-    def ending(self) -> Exit | None:
-        """How the session has ended, if it has."""
-        return Exit(_KILLED, lost=_FORK_ENDED) if self._is_over else self.connection.ending
 
     def close(self) -> None:
         """Receive nothing more: the fork has ended, or has replaced another session."""
-        self._is_over = True
+        self.ending = Exit(_KILLED, lost=_FORK_ENDED)
         self.connection.channels.pop(self.number, None)
         self._make_room()
         self.wake()
@@ -275,7 +200,7 @@ class SessionChannel(FrameChannel):
 
     async def receive(self) -> tuple[int, bytes] | None:
         """Wait for the next frame; ``None`` once the stream has ended."""
-        while self.alive:
+        while self.ending is None:
             if self._frames:
                 break
             await self.connection.read_for(self, self._has_news)
@@ -288,7 +213,7 @@ class SessionChannel(FrameChannel):
         return kind, payload
 
     def _has_news(self) -> bool:
-        return bool(self._frames) or self._is_over
+        return bool(self._frames) or self.ending is not None
 
     def put(self, kind: int, payload: bytes) -> None:
         self._frames.append((kind, payload))
@@ -324,14 +249,15 @@ class SupervisorConnection:
     Args:
         sandbox: The sandbox.
         only_processes: Whether it runs no blocks, and has no interpreter.
-        user: The user as whom it runs, together with other programs; ``None`` for that of the code, who runs no other program.
+        user: The user as whom it runs, together with other programs; ``None`` for the code's user, who runs no other program.
 
     Attributes:
         channels: The sessions whose frames the stream carries, by number; number 0 is the main session.
         processes: The processes whose frames it carries, by number.
         next_process: The number of the next one.
         forks_in: The directory of the workspace that contains the directories of forks.
-        ending: How the supervisor has ended, if it has.
+        alive: Whether the stream was opened, and has not ended as far as is known.
+        ending: The end of the supervisor, if it has ended.
     """
 
     def __init__(self, sandbox: Sandbox, *, only_processes: bool = False, user: str | None = None) -> None:
@@ -340,19 +266,15 @@ class SupervisorConnection:
         self._user = user
         self._process: Process | None = None
         self._reader = FrameReader(FROM_SUPERVISOR)
-        self._sending = Turns()
-        self._reading = Turns()
+        self._sending = FairLock()
+        self._reading = FairLock()
         self._next = 0
         self.processes: dict[int, FrameChannel] = {}
         self.next_process = 0
         self.channels: dict[int, SessionChannel] = {}
-        self.forks_in = f"{FORKS_PREFIX}{token_hex(8)}"
+        self.forks_in: str = f"{FORKS_PREFIX}{token_hex(8)}"
+        self.alive: bool = False
         self.ending: Exit | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the stream was opened, and has not ended as far as is known."""
-        return self._process is not None and self.ending is None
 
     def new_channel(self) -> SessionChannel:
         """Make the channel of another session. The first one is for the main session."""
@@ -368,21 +290,21 @@ class SupervisorConnection:
     async def open(self) -> Greeting:
         """Start the supervisor, and with it an interpreter.
 
-        Returns its first frame. Raises a ``SandboxError`` if it cannot run in this sandbox, for example because there
-        is no Python; a ``SandboxLostError`` if the sandbox has ended, or the supervisor does not start in time.
+        Returns its first frame. Raises a :class:`NoPythonError` if it cannot run in this sandbox; a ``SandboxLostError`` if the sandbox has ended, or the supervisor does not start in time.
         """
         async with _starts:
             return await self._open()
 
     async def _open(self) -> Greeting:
         payload, self._process = await self._spawn()
+        self.alive = True
         try:
-            async with asyncio.timeout(START_TIMEOUT):
+            async with asyncio.timeout(_START_TIMEOUT):
                 # a program that cannot start says so, and reads nothing
                 return await accompanied(self.send(payload), self._greeting(self._process))
         except TimeoutError:
-            await to_the_end(self.end(f"it did not start within {START_TIMEOUT:g} s"))
-            raise SandboxLostError(f"the interpreter did not start within {START_TIMEOUT:g} s") from None
+            await to_the_end(self.end(f"it did not start within {_START_TIMEOUT:g} s"))
+            raise SandboxLostError(f"the interpreter did not start within {_START_TIMEOUT:g} s") from None
         except BaseException:
             await to_the_end(self.end(_ENDED))
             raise
@@ -391,20 +313,19 @@ class SupervisorConnection:
         """Start the supervisor. Returns what to send to it first, and its process."""
         sandbox = self._sandbox
         if self._only_processes:
-            command = shipping.command(sandbox.python, only_processes=True)
+            first = shipping.payload(only_processes=True)
             if self._user is None:
-                return shipping.payload(), await sandbox.spawn(command, supervises=True)
-            return shipping.payload(), await sandbox.spawn_as(self._user, command)
-        if (process := await sandbox.spawn_loaded()) is not None:
+                return first, await sandbox.supervise()
+            return first, await sandbox.supervise_as(self._user)
+        if (process := await sandbox.supervise_loaded()) is not None:
             return b"", process
         plain = sandbox.python_is_plain
-        command = shipping.command(sandbox.python, plain=plain)
-        return shipping.payload(plain=plain), await sandbox.spawn(command, supervises=True)
+        return shipping.payload(plain=plain), await sandbox.supervise(plain=plain)
 
     async def send(self, data: bytes) -> None:
         """Send frames, never in the middle of others. A cancellation may cut them in half."""
         assert self._process is not None, "it was opened"
-        await self._sending.take()
+        await self._sending.acquire()
         try:
             await self._process.write(data)
         finally:
@@ -423,7 +344,7 @@ class SupervisorConnection:
             if not await channel.arrival(self._reading):
                 return
         else:
-            await self._reading.take()
+            await self._reading.acquire()
         try:
             if arrived() or self._process is None or not self.alive:
                 return
@@ -485,8 +406,8 @@ class SupervisorConnection:
         process = self._process
         if process is None:
             return
-        if self.ending is None:
-            self.ending = Exit(_KILLED, lost=reason)
+        if self.alive:
+            self._note_end(Exit(_KILLED, lost=reason))
             if self._user is None:
                 await self._sandbox.kill()
             else:
@@ -503,8 +424,13 @@ class SupervisorConnection:
                         pass
                     if self._user is None:
                         ending = await process.wait()
-                        self.ending = Exit(ending.code or _KILLED, lost=ending.lost or reason)
+                        self._note_end(Exit(ending.code or _KILLED, lost=ending.lost or reason))
             await process.aclose()
+
+    def _note_end(self, ending: Exit) -> None:
+        self.alive, self.ending = False, ending
+        for channel in self.channels.values():
+            channel.ending = ending
 
     async def _greeting(self, process: Process) -> Greeting:
         output = b""
@@ -521,9 +447,9 @@ class SupervisorConnection:
                 while len(output) < _MAX_ERROR and (data := await process.read()):
                     output += data
                 break
-        # Podman has words of its own for a lost container; in one that runs, the wait would end other programs
-        is_gone = not data and (not output or not self._sandbox.running)
-        if is_gone and (lost := (await process.wait()).lost) is not None:
+        # a first process takes the sandbox with it, whatever it has said; of the others, Podman has words for a lost container
+        is_lost = self._user is not None and not self._sandbox.running
+        if not data and (not output or is_lost) and (lost := (await process.wait()).lost) is not None:
             raise SandboxLostError(f"the sandbox was lost while its interpreter started: {lost}")
         message = output[:_MAX_ERROR].decode(errors="replace").strip() or "it ended without a word"
-        raise SandboxError(f"no interpreter can be started in the sandbox: {message}")
+        raise NoPythonError(f"no interpreter can be started in the sandbox: {message}")

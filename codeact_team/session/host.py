@@ -13,28 +13,33 @@ from pydantic import JsonValue, ValidationError
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.execution import Artifact, HostTools
 from codeact_team.errors import ForkError, SandboxError
-from codeact_team.sandbox.base import Exit, Sandbox
+from codeact_team.sandbox.base import KILL_TIMEOUT, Exit, Sandbox, time_to_end
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.connection import (
     GARBLED,
     ArtifactHead,
-    BlockAccount,
     Failure,
     FileListing,
     Forked,
     Greeting,
     SessionChannel,
     SupervisorConnection,
+    read_report,
 )
 from codeact_team.session.processes import ProcessServer
-from codeact_team.session.protocol import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MAX_FILE_BYTES, RUN_HEAD, Kind
+from codeact_team.session.protocol import (
+    MAX_ARTIFACT_BYTES,
+    MAX_ARTIFACTS,
+    MAX_FILE_BYTES,
+    RUN_HEAD,
+    Kind,
+    ResultFrame,
+)
 from codeact_team.session.tool_calls import ToolCalls, declaration_frame
 
 INTERRUPT_GRACE = 1.0
 """Seconds between SIGINT, after which the variables survive, and the end of the interpreter. A long regular expression
 needs 0.3 to notice the signal."""
-KILL_GRACE = 1.0
-"""Seconds that the supervisor gets to end the block, before the sandbox does it."""
 
 
 async def escalate(sandbox: Sandbox, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -46,19 +51,24 @@ async def escalate(sandbox: Sandbox, send: Callable[[bytes], Awaitable[None]]) -
     """
     # a second interrupt, for code that swallows the first, as a destructor does
     interrupts = ((Kind.INTERRUPT, INTERRUPT_GRACE / 2),) * 2
-    for request, grace in (*interrupts, (Kind.KILL, KILL_GRACE)):
+    for request, grace in interrupts:
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await send(frame(request))
                 await asyncio.sleep(grace)
+    with suppress(TimeoutError):
+        # with the sandbox go all forks, checkpoints and processes
+        async with time_to_end():
+            await send(frame(Kind.KILL))
+            await asyncio.Event().wait()
     await sandbox.kill()
-    await asyncio.sleep(KILL_GRACE)
+    await asyncio.sleep(INTERRUPT_GRACE)
     await sandbox.stop()
 
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for the transfer of a file, and for a new interpreter."""
-SETTLING_TIMEOUT = 2.0
+_SETTLING_TIMEOUT = 2.0
 """Seconds beyond a block's time in which the interpreter has to read the answers to its calls, which takes it no time."""
 
 # by the names that the supervisor sends
@@ -104,7 +114,7 @@ class Session:
         self._sandbox = sandbox
         self._channel = SupervisorConnection(sandbox).new_channel() if channel is None else channel
         self._connection = self._channel.connection
-        self.processes = ProcessServer(self._connection, sandbox, home=self.home)
+        self.processes: ProcessServer = ProcessServer(self._connection, sandbox, home=self.home)
         self._blocks = 0
         self._declared: Sequence[Mapping[str, JsonValue]] | None = None
         """The tools that were declared to the code last."""
@@ -119,7 +129,7 @@ class Session:
         self._escalation: asyncio.Task[None] | None = None
         """The task that ends the block, once it has to end."""
         self.interpreter = 0 if channel is None else 1
-        self.interpreter_loss = ""
+        self.interpreter_loss: str = ""
 
     @property
     def busy(self) -> bool:
@@ -127,11 +137,11 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        return self._channel.alive
+        return self._channel.ending is None
 
     @property
     def ending(self) -> Exit | None:
-        """How it has ended, if it has. An end between two requests shows at the next one."""
+        """The end of the session, if it has ended. An end between two requests shows at the next one."""
         return self._channel.ending
 
     async def start(self) -> str | None:
@@ -151,7 +161,7 @@ class Session:
         control: BlockControl,
         emit: Callable[[bytes], Awaitable[None]],
         tools: HostTools | None = None,
-    ) -> tuple[BlockAccount | Exit, Sequence[Artifact]]:
+    ) -> tuple[ResultFrame | Exit, Sequence[Artifact]]:
         """Run a block.
 
         When ``control.stop`` is done, or this is cancelled, or ``emit`` raises, the code is interrupted, and killed if that
@@ -198,14 +208,14 @@ class Session:
             if self._escalation is not None or (self._calls is not None and not self._calls.idle):
                 await to_the_end(self._end_block(control.deadline))
             self._calls = self._channel.on_end = None
-        if isinstance(ended, BlockAccount) and ended.output:
+        if isinstance(ended, ResultFrame) and ended.output:
             await emit(ended.output)
         return ended, self._artifacts
 
-    async def finish(self, seconds: float) -> None:
+    async def finish(self, seconds: float) -> Sequence[str]:
         """End the interpreter in order, as one that has run a script ends; kill it after so many seconds. Its next block loses it.
 
-        Its tools are closed: nothing calls the host any more.
+        Its tools are closed: nothing calls the host any more. Returns the first files that the code had open for writing.
         """
         request = frame(Kind.FINISH, RUN_HEAD.pack(self.interpreter, self._blocks))
 
@@ -216,13 +226,16 @@ class Session:
         await self._channel.send(request)
         killing = asyncio.create_task(kill())
         try:
-            async with asyncio.timeout(seconds + KILL_GRACE):
-                await self._answer(_ignore)
+            async with asyncio.timeout(seconds + KILL_TIMEOUT):
+                ended = await self._answer(_ignore)
         except TimeoutError:
             await self._connection.end("it did not end")
+            return ()
         finally:
             killing.cancel()
             await asyncio.wait({killing})
+        report = read_report(ended.report) if isinstance(ended, ResultFrame) else None
+        return () if report is None else report.left_open
 
     async def answers(self, control: BlockControl) -> bool:
         """Whether the interpreter that was known last answers; one that has replaced it does not count.
@@ -234,7 +247,7 @@ class Session:
         ended, _ = await self.run("setup", "", control, _ignore)
         # tracebacks show the numbers of blocks, and this was none of the user's
         self._blocks -= 1
-        return isinstance(ended, BlockAccount) and ended.ran and self.interpreter == asked
+        return isinstance(ended, ResultFrame) and ended.ran and self.interpreter == asked
 
     async def demand_restart(self) -> None:
         """Like :meth:`restart`, without waiting for it: everything ends before the next request."""
@@ -301,7 +314,7 @@ class Session:
             forks.append(fork)
 
     async def promote(self, fork: Session) -> None:
-        """Continue from a fork, which ends with that: its variables, files and shells replace those of this session.
+        """Continue from a fork, which ends with that: its variables, files and shells replace this session's.
 
         Raises:
             SandboxError: If the fork or the session has ended.
@@ -385,12 +398,12 @@ class Session:
         await calls.aclose()
         now = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(min(now + REQUEST_TIMEOUT, max(now, deadline) + SETTLING_TIMEOUT)):
+            async with asyncio.timeout_at(min(now + REQUEST_TIMEOUT, max(now, deadline) + _SETTLING_TIMEOUT)):
                 await calls.sent()
         except TimeoutError:
             await self._connection.end("it did not take the answer to a call")
 
-    async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> BlockAccount | Exit:
+    async def _answer(self, emit: Callable[[bytes], Awaitable[None]]) -> ResultFrame | Exit:
         while (received := await self._channel.receive()) is not None:
             kind, payload = received
             if kind == Kind.OUTPUT:
@@ -398,14 +411,14 @@ class Session:
                 continue
             try:
                 if kind == Kind.RESULT:
-                    return self._take_account(payload)
-                self._take(kind, payload)
+                    return self._note(ResultFrame.unpack(payload))
+                self._handle(kind, payload)
             except (ProtocolError, ValidationError):
                 await self._connection.end(GARBLED)
         assert self.ending is not None, "without a frame, the session has ended"
         return self.ending
 
-    def _take(self, kind: int, payload: bytes) -> None:
+    def _handle(self, kind: int, payload: bytes) -> None:
         if kind == Kind.ARTIFACT:
             line, _, data = payload.partition(b"\n")
             head = ArtifactHead.model_validate_json(line)
@@ -413,18 +426,17 @@ class Session:
         elif kind in (Kind.CALL, Kind.CANCEL) and self._control is None:
             raise ProtocolError("no block runs that may call")
         elif kind == Kind.CALL:
-            self._block_calls().take(payload)
+            self._block_calls().accept(payload)
         elif kind == Kind.CANCEL:
             self._block_calls().withdraw(payload)
         elif kind != Kind.READY:
             raise ProtocolError("nobody has requested that")
 
-    def _take_account(self, payload: bytes) -> BlockAccount:
-        account = BlockAccount.read(payload)
-        self.interpreter, self.interpreter_loss = account.present, account.loss
+    def _note(self, result: ResultFrame) -> ResultFrame:
+        self.interpreter, self.interpreter_loss = result.present, result.loss
         if self._control is not None:
             self._control.block_ended = True
-        return account
+        return result
 
     def _is_old(self, payload: bytes) -> bool:
         """Whether the interpreter that is ready was known before."""

@@ -7,15 +7,16 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Protocol, Self
 
-from codeact_team.core.aio import Turns, accompanied, to_the_end
+from codeact_team.core.aio import FairLock, accompanied, to_the_end
 from codeact_team.errors import SandboxLostError
-from codeact_team.sandbox.base import KILLED, Cause, Exit, Limits, Sandbox, limit_sentence
+from codeact_team.sandbox.base import Cause, Sandbox, limit_sentence
 from codeact_team.sandbox.processes import (
+    CodeFile,
     Input,
     NewestOutput,
     OutputCallback,
@@ -26,21 +27,19 @@ from codeact_team.sandbox.processes import (
     pass_on,
 )
 from codeact_team.session.connection import SupervisorConnection
-from codeact_team.session.process_channel import MOST_SIGNALS, ProcessChannel, failure_of, limit_of
+from codeact_team.session.process_channel import ProcessChannel, ProcessTransport
 from codeact_team.session.protocol import (
     KILL_TREE,
     MAX_INPUT_BYTES,
     MAX_PROCESSES,
     MAX_START_BYTES,
+    MOST_SIGNALS,
     Kind,
     Wait,
 )
 
-_CLOSE_TIMEOUT = 30.0
-"""Seconds that a sandbox gets to end a process and all that it has started; after that, it ends itself."""
 
-
-class GrowthLimit(Protocol):
+class _GrowthLimit(Protocol):
     """Limits the growth of a workspace.
 
     Attributes:
@@ -64,38 +63,27 @@ class SandboxProcess:
         args: Its arguments.
     """
 
-    def __init__(
-        self,
-        channel: ProcessChannel,
-        request: ProcessRequest,
-        limits: Limits,
-        close: Callable[[ProcessChannel], Awaitable[None]],
-    ) -> None:
-        self._channel = channel
-        self._limits = limits
-        self._close = close
-        self.args = request.args
-        self._reading = Turns()
-        self._writing = Turns()
-        self._asked = 0
-        """How many questions for output are not answered yet."""
+    def __init__(self, transport: ProcessTransport) -> None:
+        self.args: list[str] = transport.args
+        self._transport = transport
+        self._writing = FairLock()
         self._has_ended = False
         self._is_closed = False
 
     @property
     def returncode(self) -> int | None:
         """Its exit code, negative for a signal, as far as is known: :meth:`poll` and :meth:`wait` find it out."""
-        return None if self._channel.exit is None else self._channel.exit.code
+        return None if (ended := self._transport.exit) is None else ended.code
 
     @property
     def timed_out(self) -> bool:
         """Whether its time was over."""
-        return self._channel.exit is not None and self._channel.exit.timed_out
+        return (ended := self._transport.exit) is not None and ended.timed_out
 
     @property
     def limit(self) -> str | None:
         """The limit of the sandbox that it ran into, in a sentence, if it has failed and that is known."""
-        return limit_of(self._channel, self._limits, ProcessOutput())
+        return self._transport.limit
 
     async def read(self) -> ProcessOutput:
         """Wait for output. Returns an empty one once the process has ended and everything was read."""
@@ -109,86 +97,47 @@ class SandboxProcess:
         return ProcessOutput() if self._has_ended else await self._read(Wait.NOT)
 
     async def _read(self, wait: Wait) -> ProcessOutput:
-        self._require_open()
-        channel = self._channel
-        async with self._reading:
-            if not self._asked or wait == Wait.NOT:
-                self._asked += 1
-                await channel.send(Kind.READ, bytes([wait]))
-            # a question from a wait that was cancelled is answered, too
-            parts: list[ProcessOutput] = []
-            while self._asked:
-                await channel.wait_for(lambda: bool(channel.progress))
-                output, self._has_ended = channel.take()
-                self._asked -= 1
-                parts.append(output)
-        if len(parts) == 1:
-            return parts[0]
-        return ProcessOutput(
-            b"".join(part.stdout for part in parts),
-            b"".join(part.stderr for part in parts),
-            sum(part.stdout_omitted for part in parts),
-            sum(part.stderr_omitted for part in parts),
-        )
+        output, self._has_ended = await self._open_transport.read(wait)
+        return output
 
     async def write(self, data: bytes) -> None:
         """Write to its stdin, and wait until it is on its way. It is no error if the process does not read it."""
-        self._require_open()
+        transport = self._open_transport
         async with self._writing:
-            await self._channel.write(data)
+            await transport.write(data)
 
     async def close_stdin(self) -> None:
         """Close its stdin; at a terminal, send the character for the end of the input."""
-        self._require_open()
+        transport = self._open_transport
         async with self._writing:
-            await self._channel.send(Kind.INPUT)
+            await transport.send(Kind.INPUT)
 
     async def poll(self) -> int | None:
         """Its exit code if it has ended, and otherwise ``None``."""
-        if not (self._channel.closed or (self._is_closed and self._channel.exit)):
-            self._require_open()
-            before = self._channel.polled
-            await self._channel.send(Kind.POLL)
-            await self._channel.wait_for(lambda: self._channel.polled > before)
+        if self.returncode is None or not self._is_closed:
+            await self._open_transport.poll()
         return self.returncode
 
     async def has_left(self) -> bool:
         """Whether something that it has started still runs, once it has ended itself."""
         await self.poll()
-        ended = self._channel.exit
-        return ended is not None and ended.leaves and not self._channel.closed
+        return self._transport.has_left
 
     async def wait(self) -> int:
         """Wait until it has ended, and return its exit code. Its remaining children end with :meth:`aclose`."""
-        if self._channel.exit is None:
-            self._require_open()
-        await self._channel.wait_for(lambda: self._channel.exit is not None)
-        assert self._channel.exit is not None, "it has come"
-        return self._channel.exit.code
-
-    async def exit(self) -> Exit:
-        """How it has ended, also with its sandbox, for those who run blocks."""
-        try:
-            code = await self.wait()
-        except SandboxLostError:
-            return self._channel.connection.ending or Exit(KILLED, lost="it was closed")
-        ended = self._channel.exit
-        assert ended is not None, "it has come"
-        return Exit(
-            code if code >= 0 else 128 - code,
-            oom_kills=ended.oom_kills,
-            fork_failures=ended.fork_failures,
-        )
+        if self.returncode is None:
+            await self._open_transport.wait()
+        assert self.returncode is not None, "it has come"
+        return self.returncode
 
     async def send_signal(self, number: int) -> None:
         """Send a signal to the process and its group. It is no error if it has ended.
 
         Raises a ``ValueError`` if no signal has this number.
         """
-        self._require_open()
         if not 0 < number <= MOST_SIGNALS:
             raise ValueError(f"no signal has the number {number}")
-        await self._channel.send(Kind.SIGNAL, bytes([number]))
+        await self._open_transport.send(Kind.SIGNAL, bytes([number]))
 
     async def terminate(self) -> None:
         """Send SIGTERM to the process and its group."""
@@ -196,24 +145,25 @@ class SandboxProcess:
 
     async def kill(self) -> None:
         """End the process with all that it has started, whatever that has forked into."""
-        self._require_open()
-        await self._channel.send(Kind.SIGNAL, bytes([KILL_TREE]))
+        await self._open_transport.send(Kind.SIGNAL, bytes([KILL_TREE]))
 
     async def resize(self, size: TerminalSize) -> None:
         """Change the size of its terminal; no effect if it has none."""
-        self._require_open()
         rows, columns = size
-        await self._channel.send(Kind.RESIZE, json.dumps({"rows": rows, "columns": columns}).encode())
+        content = json.dumps({"rows": rows, "columns": columns}).encode()
+        await self._open_transport.send(Kind.RESIZE, content)
 
     async def aclose(self) -> None:
         """End the process with all that it has started. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            await to_the_end(self._close(self._channel))
+            await self._transport.close()
 
-    def _require_open(self) -> None:
-        if self._is_closed or self._channel.is_over:
+    @property
+    def _open_transport(self) -> ProcessTransport:
+        if self._is_closed:
             raise ValueError(f"the process {self.args[0]!r} is closed")
+        return self._transport
 
     async def __aenter__(self) -> Self:
         return self
@@ -232,33 +182,53 @@ class ProcessServer:
 
     Attributes:
         connection: The stream to the supervisor.
+        python: The Python in the sandbox.
         quota: Limits the growth of the workspace; ``None`` for no limit.
     """
 
     def __init__(self, connection: SupervisorConnection, sandbox: Sandbox, *, home: str = "") -> None:
         self.connection = connection
+        self.python: str = sandbox.python
         self._limits = sandbox.limits
         self._apart = sandbox.keeps_processes_apart
         self._home = home
-        self.quota: GrowthLimit | None = None
+        self.quota: _GrowthLimit | None = None
         self._watching: asyncio.Task[None] | None = None
         """Counts what the processes add to the workspace, while some run."""
         self._channels: set[ProcessChannel] = set()
 
     async def start(self, request: ProcessRequest) -> SandboxProcess:
         """Start a process. Raises as :meth:`run` does."""
-        channel = self._new_channel()
+        return SandboxProcess(await self.open(request))
+
+    async def open(self, request: ProcessRequest) -> ProcessChannel:
+        """Start a process, for its transport. Raises as :meth:`run` does."""
+        channel = self._new_channel(request)
         start = self._start_frame(channel, request, has_input=True, runs_out=False)
         try:
             await self.connection.send_whole(start)
             await channel.wait_for(lambda: channel.started)
         except BaseException:
-            await to_the_end(self._close(channel))
+            await channel.close()
             raise
         if channel.refusal is not None:
             self._forget(channel)
-            raise failure_of(channel.refusal, request, self._limits)
-        return SandboxProcess(channel, request, self._limits, self._close)
+            raise channel.failure(channel.refusal)
+        return channel
+
+    async def run_file(self, request: ProcessRequest, file: CodeFile) -> ProcessChannel:
+        """Write a file of code and start the process that runs it. All that it leaves ends with it.
+
+        Returns its transport at once: that it cannot be started shows when its output is read.
+        """
+        channel = self._new_channel(request)
+        start = self._start_frame(channel, request, has_input=False, runs_out=True, file=file)
+        try:
+            await self.connection.send_whole(start + channel.question(Wait.FOR_OUTPUT))
+        except BaseException:
+            await channel.close()
+            raise
+        return channel
 
     async def run(
         self, request: ProcessRequest, input: Input | None = None, on_output: OutputCallback | None = None
@@ -270,7 +240,7 @@ class ProcessServer:
             OSError: If it cannot be started: a ``FileNotFoundError`` without such a program or directory.
             SandboxLostError: If the sandbox ends meanwhile.
         """
-        channel = self._new_channel()
+        channel = self._new_channel(request)
         wait = Wait.FOR_END if on_output is None else Wait.FOR_OUTPUT
         ask = channel.request(Kind.READ, bytes([wait]))
         first = [self._start_frame(channel, request, has_input=input is not None, runs_out=True)]
@@ -289,18 +259,29 @@ class ProcessServer:
             if has_ended:
                 self._forget(channel)
             else:
-                await to_the_end(self._close(channel))
+                await channel.close()
         if channel.refusal is not None:
-            raise failure_of(channel.refusal, request, self._limits)
-        return self._result(channel, request, newest.output())
+            raise channel.failure(channel.refusal)
+        ended, args, output = channel.exit, channel.args, newest.output()
+        assert ended is not None, "its end comes before the last of its output"
+        if ended.timed_out:
+            raise subprocess.TimeoutExpired(args, request.timeout or 0.0, output.stdout, output.stderr)
+        return ProcessResult(args, ended.code, output, channel.limit_behind(output))
 
-    def _new_channel(self) -> ProcessChannel:
+    async def answers(self) -> bool:
+        """Whether the supervisor answers. May never return, so limit the time."""
+        channel = self._new_channel(ProcessRequest(["true"]))
+        # it says of a process that it has not started that nothing is left of it
+        await channel.close()
+        return self.connection.alive
+
+    def _new_channel(self, request: ProcessRequest) -> ProcessChannel:
         connection = self.connection
         if len(connection.processes) >= MAX_PROCESSES:
             raise BlockingIOError(
                 errno.EAGAIN, f"there may be {MAX_PROCESSES} processes in a sandbox at a time"
             )
-        channel = ProcessChannel(connection, connection.next_process)
+        channel = ProcessChannel(connection, connection.next_process, request, self._limits, self._forget)
         connection.processes[channel.number] = channel
         self._channels.add(channel)
         if self.quota is not None and self._watching is None:
@@ -309,15 +290,21 @@ class ProcessServer:
         return channel
 
     def _start_frame(
-        self, channel: ProcessChannel, request: ProcessRequest, *, has_input: bool, runs_out: bool
+        self,
+        channel: ProcessChannel,
+        request: ProcessRequest,
+        *,
+        has_input: bool,
+        runs_out: bool,
+        file: CodeFile | None = None,
     ) -> bytes:
         if self._home:
             request = replace(request, cwd=os.path.join(self._home, request.cwd or ""))
-        content = request.encoded(has_input=has_input, runs_out=runs_out, apart=self._apart)
+        content = request.encoded(has_input=has_input, runs_out=runs_out, apart=self._apart, code_file=file)
         if len(content) > MAX_START_BYTES:
             self._forget(channel)
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), request.args[0])
-        return channel.request(Kind.START, content)
+        return channel.request(Kind.START, content, *(() if file is None else (b"\n", file.code)))
 
     def _forget(self, channel: ProcessChannel) -> None:
         self.connection.processes.pop(channel.number, None)
@@ -328,44 +315,32 @@ class ProcessServer:
         channel.is_over = True
         channel.wake()
 
-    async def _close(self, channel: ProcessChannel) -> None:
-        """End a process with all that it has started. Ends the sandbox if that is not possible."""
-        connection = self.connection
-        try:
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
-                if connection.alive:
-                    await channel.send(Kind.CLOSE)
-                    # nothing is left of it either if the sandbox is lost
-                    await channel.wait_until(lambda: channel.closed or channel.refusal is not None)
-        except TimeoutError:
-            await connection.end("a process in it did not end")
-        finally:
-            self._forget(channel)
-
-    async def _watch(self, quota: GrowthLimit) -> None:
+    async def _watch(self, quota: _GrowthLimit) -> None:
         while True:
             await asyncio.sleep(quota.pause)
             if (exceeded := await quota.check()) is None:
                 continue
             # which of them has added so much is not known
             for channel in [*self._channels]:
-                channel.limit = limit_sentence(Cause.DISK, exceeded)
+                channel.exceeded = limit_sentence(Cause.DISK, exceeded)
                 with suppress(SandboxLostError):
                     await channel.send(Kind.SIGNAL, bytes([KILL_TREE]))
 
     async def close(self) -> None:
         """End all processes that were started here."""
         for channel in [*self._channels]:
-            await to_the_end(self._close(channel))
+            await channel.close()
 
-    def _result(
-        self, channel: ProcessChannel, request: ProcessRequest, output: ProcessOutput
-    ) -> ProcessResult:
-        ended, args = channel.exit, request.args
-        assert ended is not None, "its end comes before the last of its output"
-        if ended.timed_out:
-            raise subprocess.TimeoutExpired(args, request.timeout or 0.0, output.stdout, output.stderr)
-        return ProcessResult(args, ended.code, output, limit_of(channel, self._limits, output))
+
+@asynccontextmanager
+async def serving_alone(sandbox: Sandbox) -> AsyncGenerator[ProcessServer]:
+    """A process server in a running sandbox, for which nothing else runs there. Raises as :meth:`SupervisorConnection.open`."""
+    connection = SupervisorConnection(sandbox, only_processes=True)
+    await connection.open()
+    try:
+        yield ProcessServer(connection, sandbox)
+    finally:
+        await to_the_end(connection.end("it was closed"))
 
 
 async def _collect(
@@ -376,7 +351,7 @@ async def _collect(
         await channel.wait_for(lambda: bool(channel.progress) or channel.refusal is not None)
         if channel.refusal is not None:
             return
-        output, has_ended = channel.take()
+        output, has_ended = channel.pop_progress()
         if not has_ended:
             await channel.connection.send_whole(ask)
         newest.add(output)

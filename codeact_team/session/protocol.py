@@ -8,13 +8,18 @@ next to the sessions, may come at any time.
 from __future__ import annotations
 
 import struct
+
+# pyright: reportUntypedNamedTuple=false
+# typing, which has NamedTuple, takes longer to load than everything else here
+from collections import namedtuple
 from enum import IntEnum
 
-from codeact_team.sandbox.system.framing import frame
+from codeact_team.sandbox.system.framing import ProtocolError, frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any, Self
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -23,6 +28,7 @@ MAX_LISTED_FILES = 10_000
 MAX_CODE_BYTES = 8 * MIB
 MAX_ARTIFACTS, MAX_ARTIFACT_BYTES = 32, 32 * MIB
 MAX_FILE_NAME = 1000
+MAX_LEFT_OPEN = 10
 """Characters of the path of a file that an artifact names."""
 """The limits for the artifacts of one block, or of one tool call that runs several blocks: their number and total size."""
 MAX_CALL_BYTES, MAX_ANSWER_BYTES = 1 * MIB, 16 * MIB
@@ -42,19 +48,19 @@ _, fd, size, names, *arguments = sys.argv
 Loaded(read(int(fd), int(size)), names).run(arguments)
 """
 """The program of a command line that starts the runner: it reads ``runner/bootstrap.py``, so that lists of processes stay
-legible. Its arguments are the descriptor, the size of that source, and those of the bootstrap behind the descriptor. All that
+legible. Its arguments are the descriptor, the size of that source, and the arguments of the bootstrap behind the descriptor. All that
 it imports is built in."""
 
 PLAIN, ONLY_PROCESSES = "plain", "only-processes"
 """The argument of a supervisor whose first interpreter can be a fork of itself, and of one that has no interpreter."""
 
 MAX_FORKS = 64
-"""How many sessions, forks included, there may be in one sandbox at a time."""
+"""The most sessions, forks included, in one sandbox at a time."""
 FORK_HEAD = struct.Struct(">I")
 """Precedes a piece of a fork's stream: the number of the fork."""
 KEPT_APART = ".codeact-team"
 """A directory of the workspace for what a team needs itself while it runs."""
-FORKS_PREFIX = f"{KEPT_APART}/branches-"
+FORKS_PREFIX = f"{KEPT_APART}/forks-"
 """The prefix of the directory of the workspace in which a session keeps one directory for each of its forks, by number.
 Sessions may share a workspace, so the rest of the name is random."""
 
@@ -62,31 +68,27 @@ _MAX_REPORT_BYTES = 512 * KIB
 _MAX_OUTPUT_BYTES = 1 * MIB
 
 MAX_PROCESSES = 200
-"""How many processes the host may have in one sandbox at a time."""
+"""The most processes of the host in one sandbox at a time."""
 MAX_START_BYTES = 4 * MIB
-"""The largest ``START``: the kernel passes no more than 2 MiB of arguments and variables."""
+"""The largest ``START``, without code: the kernel passes no more than 2 MiB of arguments and variables."""
 MAX_INPUT_BYTES = 64 * KIB
 MAX_PROGRESS_BYTES = 256 * KIB
-"""How many bytes of each stream one ``PROGRESS`` has at most."""
+"""The most bytes of each stream in one ``PROGRESS``."""
 PROCESS_HEAD = struct.Struct(">I")
 """Precedes a frame about a process: its number."""
-PROGRESS_HEAD = struct.Struct(">?QQI")
-"""The head of a progress; see :attr:`Kind.PROGRESS`."""
-EXIT_HEAD = struct.Struct(">i??ii")
-"""See :attr:`Kind.EXITED`."""
 KILL_TREE = 0
 """Instead of a signal."""
+MOST_SIGNALS = 64
+_LARGEST_EXIT_CODE = 255
 
 RUN_HEAD = struct.Struct(">II")
-"""Precedes the code of a block: the number of the interpreter that is to run it, and that of the block."""
-RESULT_HEAD = struct.Struct(">II?hiiqHI")
-"""The head of a result; see :attr:`Kind.RESULT`."""
-UNKNOWN = -1
-"""An unknown number."""
+"""Precedes the code of a block: the number of the interpreter that is to run it, and the number of the block."""
+_UNKNOWN = -1
+_MAX_LOSS_BYTES = 2000
 
 
 class Wait(IntEnum):
-    """How long a ``READ`` waits."""
+    """The event that a ``READ`` waits for."""
 
     NOT = 0
     """Until it is read."""
@@ -94,6 +96,14 @@ class Wait(IntEnum):
     """Until something is written, or the process ends."""
     FOR_END = 2
     """Until the process ends, or much is written."""
+
+
+class Obstacle(IntEnum):
+    """What a process could not be started for."""
+
+    PROGRAM = 0
+    DIRECTORY = 1
+    CODE_FILE = 2
 
 
 class Kind(IntEnum):
@@ -129,23 +139,25 @@ class Kind(IntEnum):
     it does not run again."""
     FORK = 12
     """Fork the session between two blocks, each fork with a copy of its directory: ``forks``, new numbers for them, and
-    ``directory``, the directory of the workspace that contains theirs. Answered by ``FORKED``."""
+    ``directory``, the directory of the workspace that contains their directories. Answered by ``FORKED``."""
     PROMOTE = 13
-    """Replace the interpreter and the files of this session by those of its fork number ``fork``. Answered by ``READY``."""
+    """Replace the interpreter and the files of this session by its fork's, number ``fork``. Answered by ``READY``."""
     FINISH = 22
     """End the interpreter in order, as one that has run a script ends: what it has open is written and closed, and what waits for
-    its exit runs. A :data:`RUN_HEAD`. Answered like a ``RUN``, as that of a block which has ended the interpreter; of one that has
-    run nothing, at once."""
+    its exit runs. A :data:`RUN_HEAD`. Answered like the ``RUN`` of a block that has ended the interpreter; if that has run
+    nothing, at once. The report may have ``left_open``, the first files that the code had open for writing."""
     END = 14
     """End this fork, with all that it has started, and remove its directory. No payload; answered by ``DONE``."""
 
     # from the host, about processes: each payload begins with :data:`PROCESS_HEAD`
     START = 15
-    """Start a process: ``argv``, ``env``, ``cwd`` (or null), ``timeout`` in seconds (or null), ``together`` (whether stderr goes to
-    stdout), ``limit`` (how many unread bytes are kept for each stream), ``has_input`` (whether it has a stdin), ``terminal`` (rows
-    and columns, or null), ``apart`` (whether it is kept from other processes where the kernel can), ``runs_out`` (whether all that it leaves ends with it, without a ``CLOSE``, and its output is never dropped:
-    it waits for a ``READ``). Strings are file names as Python has them. Answered by ``STARTED``, unless it runs and ``runs_out``.
-    The number must be a new one."""
+    """Start a process: as a line of JSON ``argv``, ``env``, ``cwd`` (or null), ``timeout`` in seconds (or null), ``together`` (whether
+    stderr goes to stdout), ``limit`` (how many unread bytes are kept for each stream), ``has_input`` (whether it has a stdin),
+    ``terminal`` (rows and columns, or null), ``apart`` (whether it is kept from other processes where the kernel can), ``runs_out``
+    (whether all that it leaves ends with it, without a ``CLOSE``, and its output is never dropped: it waits for a ``READ``), and
+    ``code_file`` (the path of a file below its directory, the private directory from which that is run, and whether by a Python; or
+    null). Then, with ``code_file``, the bytes of the file. Strings are file names as Python has them. Answered by ``STARTED``, unless it runs and
+    ``runs_out``. The number must be a new one."""
     INPUT = 16
     """The next bytes for its stdin, at most :data:`MAX_INPUT_BYTES`; none for the end. Answered by ``TAKEN`` as soon as more
     would fit."""
@@ -167,16 +179,7 @@ class Kind(IntEnum):
     OUTPUT = 34
     """Bytes that were written to stdout and stderr."""
     RESULT = 35
-    """How a block has ended. First :data:`RESULT_HEAD`:
-
-    - the number of the interpreter that was to run the block, 0 for a shell, and that of the present one. If they
-      differ, the first one is lost, and the next block can run in the present one;
-    - whether the code began to run; the exit code, ``UNKNOWN`` if the report contains it;
-    - how many processes were killed for memory, and how many could not be started, since the block began: each ``UNKNOWN``
-      if the kernel does not count them;
-    - the microseconds of processor time that everything in the sandbox has used since the last result, or ``UNKNOWN``;
-    - the lengths of the first two of the texts that follow: why the interpreter before the present one was lost; the last of
-      the output; and the report of the interpreter, unchecked, if there is one."""
+    """The end of a block: a :class:`ResultFrame`."""
     FILE = 36
     """The next bytes of a file."""
     DONE = 37
@@ -189,18 +192,13 @@ class Kind(IntEnum):
 
     # from the supervisor, about processes: each payload begins with :data:`PROCESS_HEAD`
     STARTED = 40
-    """The process runs; or it does not: ``errno``, ``message``, and ``cwd``, whether that is because of its directory."""
+    """The process runs; or it does not: ``errno``, ``message``, and ``about``, the number of an :class:`Obstacle`."""
     TAKEN = 41
     """There is room for more input."""
     PROGRESS = 42
-    """What the process has written since the last one. First :data:`PROGRESS_HEAD`: whether it has ended, and everything was read;
-    how many bytes of stdout, and of stderr, were dropped since the last one; the length of stdout. Then the bytes of stdout, and
-    those of stderr."""
+    """Output of the process since the last one: a :class:`ProgressFrame`."""
     EXITED = 43
-    """The process has ended: :data:`EXIT_HEAD`, which contains its exit code, negative for a signal; whether its time was over;
-    whether something that it has started still runs, of which a ``CLOSED`` tells the end; and
-    how many processes of the sandbox were killed for memory, and could not be started, since it began: each ``UNKNOWN`` if the
-    kernel does not count them."""
+    """The process has ended: an :class:`ExitedFrame`."""
     POLLED = 44
     """The answer to a ``POLL``."""
     CLOSED = 45
@@ -213,7 +211,7 @@ class Kind(IntEnum):
 
     # from the interpreter to the supervisor, each payload preceded by the token of the block
     REPORT = 65
-    """How a block has ended, by the code's own account: the exit code (one byte), and, if there is more to report, ``names``
+    """The end of a block by the code's own account: the exit code (one byte), and, if there is more to report, ``names``
     (a list of objects with ``name``, ``type``, ``size`` and ``preview``), ``omitted_names`` (how many more), ``answer`` (the
     argument of ``final_answer`` as text, or null), ``answer_is_json`` (whether that text is the JSON of the value),
     ``answer_problem`` (why the value has no JSON, or why the text is cut), ``denied`` (whether it ended with a call that was
@@ -233,7 +231,7 @@ class Kind(IntEnum):
     """Change to the same place in another directory: ``home``, the directory so far, and ``to``."""
 
     SEAL = 98
-    """Serve only as fork template from now on: ``filter``, a program (base64) that protects this process from the code in its
+    """Serve only as zygote from now on: ``filter``, a program (base64) that protects this process from the code in its
     forks; and ``has_domain``, whether the descriptor of a Landlock ruleset for the forks was sent through the control
     socket. Answered by ``FORKED``; if that refuses, the interpreter can run blocks itself."""
 
@@ -241,9 +239,154 @@ class Kind(IntEnum):
     # or null. The descriptors of each fork are sent through the control socket.
 
 
+class ResultFrame(
+    namedtuple(
+        "ResultFrame",
+        "interpreter present ran exit_code oom_kills fork_failures microseconds loss output report",
+    )
+):
+    """The end of a block, by the supervisor's account.
+
+    Attributes:
+        interpreter: The number of the interpreter that was to run the block; 0 for a shell.
+        present: The number of the present interpreter. If it is another one, the first is lost, and the next block can run in this.
+        ran: Whether the code began to run.
+        exit_code: The exit code; ``None`` if the report contains it.
+        oom_kills: Processes killed for memory since the block began; ``None`` if the kernel does not count them.
+        fork_failures: Processes that could not be started since then; ``None`` if the kernel does not count them.
+        microseconds: Processor time of everything in the sandbox since the last result; ``None`` if not known.
+        loss: Why the interpreter before the present one was lost.
+        output: The last of the block's output.
+        report: The report of the interpreter, unchecked; empty if there is none.
+    """
+
+    __slots__ = ()
+    HEAD = struct.Struct(">II?hiiqHI")
+    interpreter: int
+    present: int
+    ran: bool
+    exit_code: int | None
+    oom_kills: int | None
+    fork_failures: int | None
+    microseconds: int | None
+    loss: str
+    output: bytes
+    report: bytes
+
+    @property
+    def lost(self) -> str | None:
+        """The reason if the interpreter of the block is lost."""
+        return self.loss if self.interpreter not in (0, self.present) else None
+
+    def pack(self) -> bytes:
+        loss = self.loss.encode(errors="replace")[:_MAX_LOSS_BYTES]
+        counts = _numbers(self.exit_code, self.oom_kills, self.fork_failures, self.microseconds)
+        head = self.HEAD.pack(self.interpreter, self.present, self.ran, *counts, len(loss), len(self.output))
+        return b"".join((head, loss, self.output, self.report))
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Self:
+        """Read the payload of a frame. Raises a ``ProtocolError``."""
+        *known, code, ooms, failures, used, size_of_loss, size_of_output = _unpack_head(cls.HEAD, payload)
+        output = cls.HEAD.size + size_of_loss
+        report = output + size_of_output
+        if report > len(payload):
+            raise ProtocolError("a result is cut short")
+        loss = payload[cls.HEAD.size : output].decode(errors="replace") if size_of_loss else ""
+        counts = _known(code, ooms, failures, used)
+        return cls._make((*known, *counts, loss, payload[output:report], payload[report:]))
+
+
+class ProgressFrame(namedtuple("ProgressFrame", "has_ended stdout_omitted stderr_omitted stdout stderr")):
+    """Output of a process since the last one.
+
+    Attributes:
+        has_ended: Whether it has ended, and everything was read.
+        stdout_omitted: How many bytes of stdout were dropped since the last one.
+        stderr_omitted: The same for stderr.
+        stdout: The bytes of stdout.
+        stderr: Those of stderr.
+    """
+
+    __slots__ = ()
+    HEAD = struct.Struct(">?QQI")
+    has_ended: bool
+    stdout_omitted: int
+    stderr_omitted: int
+    stdout: bytes
+    stderr: bytes
+
+    def pack(self) -> bytes:
+        head = self.HEAD.pack(self.has_ended, self.stdout_omitted, self.stderr_omitted, len(self.stdout))
+        return head + self.stdout + self.stderr
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Self:
+        """Read the payload of a frame. Raises a ``ProtocolError``."""
+        *head, length = _unpack_head(cls.HEAD, payload)
+        content = payload[cls.HEAD.size :]
+        if length > len(content):
+            raise ProtocolError("a progress is cut short")
+        return cls._make((*head, content[:length], content[length:]))
+
+
+class ExitedFrame(namedtuple("ExitedFrame", "code timed_out leaves oom_kills fork_failures microseconds")):
+    """The end of a process.
+
+    Attributes:
+        code: Its exit code, negative for a signal.
+        timed_out: Whether its time was over.
+        leaves: Whether something that it has started still runs, of which a ``CLOSED`` tells the end.
+        oom_kills: Processes of the sandbox that were killed for memory since it began; ``None`` if the kernel does not count them.
+        fork_failures: Processes that could not be started since then; ``None`` if the kernel does not count them.
+        microseconds: Processor time of everything in the sandbox since then; ``None`` if not known.
+    """
+
+    __slots__ = ()
+    HEAD = struct.Struct(">i??iiq")
+    code: int
+    timed_out: bool
+    leaves: bool
+    oom_kills: int | None
+    fork_failures: int | None
+    microseconds: int | None
+
+    @property
+    def shell_code(self) -> int:
+        """Its exit code, as a shell counts: 128 + n for signal n."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    def pack(self) -> bytes:
+        counts = _numbers(self.oom_kills, self.fork_failures, self.microseconds)
+        return self.HEAD.pack(self.code, self.timed_out, self.leaves, *counts)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Self:
+        """Read the payload of a frame. Raises a ``ProtocolError``."""
+        code, timed_out, leaves, *counts = _unpack_head(cls.HEAD, payload)
+        if not -MOST_SIGNALS <= code <= _LARGEST_EXIT_CODE:
+            raise ProtocolError("no process ends like that")
+        return cls(code, timed_out, leaves, *_known(*counts))
+
+
+def _unpack_head(head: struct.Struct, payload: bytes) -> tuple[Any, ...]:
+    try:
+        return head.unpack_from(payload)
+    except struct.error:
+        raise ProtocolError("a frame without its head") from None
+
+
+def _numbers(*known: int | None) -> list[int]:
+    return [_UNKNOWN if number is None else number for number in known]
+
+
+def _known(*numbers: int) -> list[int | None]:
+    return [None if number < 0 else number for number in numbers]
+
+
 DESCRIPTORS_OF_A_FORK, BORN = 5, b"+"
-"""How many descriptors are sent through the control socket for each fork; and the first byte of the message that a fork
-sends there. Anything that follows says why the fork cannot live."""
+"""The number of descriptors that are sent through the control socket for each fork; and the first byte of the message that a fork
+sends there. Anything that follows is the reason for which the fork cannot live."""
 
 TOKEN_BYTES = 16
 """The length of the token that belongs to each block. A report without it is forged."""
@@ -265,7 +408,7 @@ FROM_HOST: Mapping[int, int] = {
     Kind.FINISH: RUN_HEAD.size,
     Kind.END: 0,
     Kind.FORK_DATA: 1 * MIB,
-    Kind.START: PROCESS_HEAD.size + MAX_START_BYTES,
+    Kind.START: PROCESS_HEAD.size + MAX_START_BYTES + MAX_CODE_BYTES,
     Kind.INPUT: PROCESS_HEAD.size + MAX_INPUT_BYTES,
     Kind.SIGNAL: PROCESS_HEAD.size + 1,
     Kind.RESIZE: 1 * KIB,
@@ -289,8 +432,8 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.FORK_DATA: 1 * MIB,
     Kind.STARTED: 64 * KIB,
     Kind.TAKEN: PROCESS_HEAD.size,
-    Kind.PROGRESS: PROCESS_HEAD.size + PROGRESS_HEAD.size + 2 * MAX_PROGRESS_BYTES,
-    Kind.EXITED: PROCESS_HEAD.size + EXIT_HEAD.size,
+    Kind.PROGRESS: PROCESS_HEAD.size + ProgressFrame.HEAD.size + 2 * MAX_PROGRESS_BYTES,
+    Kind.EXITED: PROCESS_HEAD.size + ExitedFrame.HEAD.size,
     Kind.POLLED: PROCESS_HEAD.size,
     Kind.CLOSED: PROCESS_HEAD.size,
 }

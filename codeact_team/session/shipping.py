@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import resources
@@ -13,12 +12,12 @@ from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 from types import CodeType
 
-from codeact_team.sandbox.base import LoadedAhead
+from codeact_team.sandbox.base import ZygoteProgram
 from codeact_team.session.protocol import LAUNCHER, ONLY_PROCESSES, PLAIN
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.sandbox.system"
-_TREES = "codeact_team.core.trees"
+_TREES = "codeact_team.files.trees"
 _RUNNER = f"{_PACKAGE}.runner"
 _BOOTSTRAP = f"{_RUNNER}.bootstrap"
 _SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
@@ -40,9 +39,19 @@ _MARSHAL_VERSION = 2
 _Source = tuple[str, bool, str | bytes]
 
 
-def payload(*, plain: bool = False) -> bytes:
-    """The first input of :func:`command`: the bootstrap, and then the modules that it loads."""
-    return _bootstrap().encode() + _modules_inside(plain=plain)
+def payload(*, plain: bool = False, only_processes: bool = False) -> bytes:
+    """The first input of a Python that becomes a supervisor: its program, for :data:`RECEIVER`, and what that reads.
+
+    Args:
+        plain: Whether its forks can become interpreters; see :attr:`Sandbox.python_is_plain`.
+        only_processes: Whether it has no interpreter.
+    """
+    source, modules = _bootstrap().encode(), _modules_inside(plain=plain)
+    arguments = (ONLY_PROCESSES,) if only_processes else ()
+    names = (_PLAIN, *_PLAIN_ARGUMENTS) if plain else (_SUPERVISOR, *arguments)
+    argv = ["-c", "0", str(len(source)), str(len(modules)), *names]
+    program = f"import sys\nsys.argv[:] = {argv!r}\n{LAUNCHER}".encode()
+    return b"%d\n" % len(program) + program + source + modules
 
 
 @cache
@@ -53,7 +62,7 @@ def _modules_inside(*, plain: bool) -> bytes:
         f"{_PACKAGE}.protocol": root / "protocol.py",
         **_modules(root / "runner", _RUNNER),
         **_modules(resources.files(_SYSTEM), _SYSTEM),
-        _TREES: resources.files("codeact_team") / "core" / "trees.py",
+        _TREES: resources.files("codeact_team") / "files" / "trees.py",
     }
     packages = {name.rpartition(".")[0] for name in files}
     # their content is for the host only
@@ -119,22 +128,11 @@ def _standard() -> dict[str, _Source]:
 
 
 @cache
-def loaded_ahead() -> LoadedAhead:
-    """The supervisor, for a sandbox whose Python is plain. See :func:`command`."""
-    return LoadedAhead(_bootstrap(), _modules_inside(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
+def zygote_program() -> ZygoteProgram:
+    """The supervisor, for a sandbox whose Python is plain."""
+    return ZygoteProgram(_bootstrap(), _modules_inside(plain=True), _PLAIN, _PLAIN_ARGUMENTS)
 
 
 @cache
 def _bootstrap() -> str:
     return (resources.files(_PACKAGE) / "runner" / "bootstrap.py").read_text()
-
-
-def command(python: str, *, plain: bool = False, only_processes: bool = False) -> Sequence[str]:
-    """How to start the supervisor; its first input is the :func:`payload`. With ``only_processes``, it has no interpreter."""
-    sizes = len(_bootstrap().encode()), len(_modules_inside(plain=plain))
-    source = (LAUNCHER, "0", *map(str, sizes))
-    if plain:
-        return [python, "-u", "-c", *source, _PLAIN, *_PLAIN_ARGUMENTS]
-    # isolated, without site, so that nothing runs that code may have left in the sandbox
-    arguments = (ONLY_PROCESSES,) if only_processes else ()
-    return [python, "-I", "-S", "-u", "-c", *source, _SUPERVISOR, *arguments]

@@ -15,7 +15,6 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
-from codeact_team.core.nesting import check_nesting
 from codeact_team.errors import SettingError
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import (
@@ -27,6 +26,7 @@ from codeact_team.session.protocol import (
     MIB,
     Kind,
 )
+from codeact_team.text.nesting import check_nesting
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class ToolCalls:
     def idle(self) -> bool:
         return not self._unanswered and self._sender is None
 
-    def take(self, payload: bytes) -> None:
+    def accept(self, payload: bytes) -> None:
         """Begin a call, or queue it.
 
         Raises a ``ProtocolError`` if it has no id, its id is in use, or too many calls are unanswered.

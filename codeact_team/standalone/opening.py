@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    nullcontext,
+)
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from codeact_team.errors import SettingError
 
@@ -11,6 +19,12 @@ if TYPE_CHECKING:
     from codeact_team.executors.session import InterpreterCodeExecutor
     from codeact_team.standalone.sandbox import AsyncSandbox
     from codeact_team.standalone.synchronous import SyncSandbox
+
+
+Within: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Makes a context within which effects are recorded."""
+Recording: TypeAlias = Callable[[], AbstractAsyncContextManager[Within]]
+"""Records what is done with a sandbox; gives what is entered for each thing."""
 
 
 def open_sandbox(kind: Literal["docker", "confined"], **settings: Any) -> SandboxOpening:
@@ -37,22 +51,41 @@ def open_sandbox(kind: Literal["docker", "confined"], **settings: Any) -> Sandbo
 
 
 class SandboxOpening:
-    """Opens a sandbox, and ends it: what :func:`open_sandbox` returns."""
+    """Opens a sandbox, and ends it: what :func:`open_sandbox` returns.
 
-    def __init__(self, executor: InterpreterCodeExecutor) -> None:
-        self._executor = executor
-        self._at_end: ExitStack | AsyncExitStack | None = None
+    Attributes:
+        executor: The executor of the sandbox.
+    """
+
+    def __init__(self, executor: InterpreterCodeExecutor, recording: Recording | None = None) -> None:
+        self.executor = executor
+        self._recording = recording
+        self._is_open = False
+        self._at_end = AsyncExitStack()
+        self._at_end_of_thread = ExitStack()
+
+    def recorded(self, recording: Recording) -> SandboxOpening:
+        """Return the same, as long as it is not open, for a sandbox that is used within a recording."""
+        return SandboxOpening(self.executor, recording)
 
     async def __aenter__(self) -> AsyncSandbox:
+        from codeact_team.standalone.sandbox import AsyncSandbox
+
+        if self._is_open:
+            raise RuntimeError("the sandbox is open already")
+        self._is_open, within = True, None
         async with AsyncExitStack() as stack:
-            sandbox = await stack.enter_async_context(await self._open())
+            stack.callback(setattr, self, "_is_open", False)
+            if self._recording is not None:
+                within = await stack.enter_async_context(self._recording())
+            with nullcontext() if within is None else within():
+                await self.executor.start()
+            sandbox = await stack.enter_async_context(AsyncSandbox(self.executor, within))
             self._at_end = stack.pop_all()
         return sandbox
 
-    async def __aexit__(self, *_: object) -> None:
-        assert isinstance(self._at_end, AsyncExitStack), "it was entered"
-        stack, self._at_end = self._at_end, None
-        await stack.aclose()
+    async def __aexit__(self, *error: Any) -> None:
+        await self._at_end.__aexit__(*error)
 
     def __enter__(self) -> SyncSandbox:
         from codeact_team.standalone.synchronous import LoopThread, SyncSandbox
@@ -61,22 +94,19 @@ class SandboxOpening:
             loop = LoopThread()
             loop.start()
             stack.callback(loop.stop)
-            sandbox = stack.enter_context(SyncSandbox(loop.call(self._open), loop))
-            self._at_end = stack.pop_all()
+            sandbox = SyncSandbox(loop.call(self.__aenter__), loop)
+
+            def end(*error: object) -> None:
+                # a fork of the process has no such thread
+                if not loop.has_ended:
+                    loop.call(partial(self.__aexit__, *error))
+
+            stack.push(end)
+            self._at_end_of_thread = stack.pop_all()
         return sandbox
 
-    def __exit__(self, *_: object) -> None:
-        assert isinstance(self._at_end, ExitStack), "it was entered"
-        stack, self._at_end = self._at_end, None
-        stack.close()
-
-    async def _open(self) -> AsyncSandbox:
-        from codeact_team.standalone.sandbox import AsyncSandbox
-
-        if self._at_end is not None:
-            raise RuntimeError("the sandbox is open already")
-        await self._executor.start()
-        return AsyncSandbox(self._executor)
+    def __exit__(self, *error: Any) -> None:
+        self._at_end_of_thread.__exit__(*error)
 
 
 def _executor(kind: str, settings: dict[str, Any]) -> InterpreterCodeExecutor:

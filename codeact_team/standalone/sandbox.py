@@ -5,23 +5,38 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
+from contextlib import nullcontext
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from typing_extensions import Unpack
 
+from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.core.aio import is_being_cancelled, to_the_end
-from codeact_team.core.execution import SessionResult
+from codeact_team.core.component_effects import CodeEffect
+from codeact_team.core.effects import perform
+from codeact_team.core.execution import HostTools, SessionResult
 from codeact_team.core.executor_interface import Checkpoint
-from codeact_team.errors import SandboxError
+from codeact_team.errors import RecordedError, SandboxError, SettingError
 from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.sandbox.processes import ProcessOptions, ProcessResult, StreamName, TerminalSize
 from codeact_team.session.processes import SandboxProcess
 from codeact_team.standalone.callbacks import as_async_iterable, as_coroutine
+from codeact_team.standalone.effects import (
+    FileGet,
+    FileList,
+    FilePut,
+    SandboxCheckpoint,
+    SandboxFork,
+    SandboxRollback,
+)
 from codeact_team.standalone.files import MAX_BYTES, read_file, too_large, write_file
 from codeact_team.standalone.tools import OfferedTools, Tools
+
+if TYPE_CHECKING:
+    from codeact_team.standalone.opening import Within
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,9 +60,16 @@ class AsyncSandbox:
         workspace_path: The absolute path of the workspace, as the sandbox sees it.
     """
 
-    def __init__(self, executor: InterpreterCodeExecutor) -> None:
-        self.workspace_path = executor.workspace_path
+    def __init__(
+        self, executor: InterpreterCodeExecutor, within: Within | None = None, name: str = ""
+    ) -> None:
+        self.workspace_path: str = executor.workspace_path
         self._executor = executor
+        self._within = within
+        """Entered for what is done with it, where that is recorded."""
+        self._name = name
+        """Of a fork, the numbers of all forks on the way to it."""
+        self._forked = 0
         self._tools = OfferedTools()
         self._calls: set[asyncio.Task[Any]] = set()
         self._forks: list[AsyncSandbox] = []
@@ -93,15 +115,20 @@ class AsyncSandbox:
         Raises:
             SettingError: If ``timeout`` or ``tools`` cannot be used, or the setting ``setup`` fails.
         """
-        block = CodeBlock(code=code, language="python")
+        if self._within is not None and isinstance(tools, HostTools):
+            raise SettingError(
+                f"tools: the calls of a {type(tools).__name__} act past the journal of the run; give functions, or tools of AutoGen"
+            )
+        blocks = [CodeBlock(code=code, language="python")]
         async with self._tools.used(tools) as host_tools:
-            result = await self._executor.run_code_blocks(
-                [block],
-                CancellationToken(),
+            run = partial(
+                self._executor.run_code_blocks,
+                cancellation_token=CancellationToken(),
                 tools=host_tools,
                 emit=None if on_output is None else as_coroutine(on_output),
                 seconds=timeout,
             )
+            result = await self._perform(AgentBlock(self._executor, blocks, run), partial(run, blocks))
         assert isinstance(result, SessionResult), "it comes from an interpreter"
         return result
 
@@ -185,10 +212,15 @@ class AsyncSandbox:
             OSError: If the sandbox cannot write it, such as a ``PermissionError``.
             ValueError: If a relative path leads out of the workspace, or the data is too large for it.
         """
-        if (path := os.fspath(path)).startswith("/"):
-            await write_file(self._executor, path, data.encode() if isinstance(data, str) else data)
-        else:
-            await self._executor.workspace.put(path, data)
+        path, content = os.fspath(path), data.encode() if isinstance(data, str) else data
+
+        async def write() -> None:
+            if path.startswith("/"):
+                await write_file(self._executor, path, content)
+            else:
+                await self._executor.workspace.put(path, content)
+
+        await self._perform(FilePut(self._executor, path, content), write)
 
     @_while_open
     async def get(self, path: str | os.PathLike[str], *, limit: int = MAX_BYTES) -> bytes:
@@ -203,17 +235,22 @@ class AsyncSandbox:
             OSError: If the sandbox cannot read it, such as a ``FileNotFoundError``, or it is larger.
             ValueError: If a relative path leads out of the workspace.
         """
-        if (path := os.fspath(path)).startswith("/"):
-            return await read_file(self._executor, path, limit)
-        data = await self._executor.workspace.get(path)
-        if len(data) > limit:
-            raise too_large(path, limit)
-        return data
+        path = os.fspath(path)
+
+        async def read() -> bytes:
+            if path.startswith("/"):
+                return await read_file(self._executor, path, limit)
+            data = await self._executor.workspace.get(path)
+            if len(data) > limit:
+                raise too_large(path, limit)
+            return data
+
+        return await self._perform(FileGet(self._executor, path, limit), read)
 
     @_while_open
     async def list(self) -> Mapping[str, int]:
         """The sizes of the files of the workspace in bytes, by path; 10,000 files at most. Waits for Python code that runs."""
-        return await self._executor.workspace.list()
+        return await self._perform(FileList(self._executor), self._executor.workspace.list)
 
     @_while_open
     async def fork(self, count: int = 1) -> Sequence[AsyncSandbox]:
@@ -232,7 +269,16 @@ class AsyncSandbox:
             SettingError: If ``count`` is no such number.
             ForkError: If the code has left something open or running that cannot be copied; the text says what.
         """
-        forks = [AsyncSandbox(fork) for fork in await self._executor.fork(count)]
+        made: list[AsyncSandbox] = []
+
+        async def fork() -> None:
+            for executor in await self._executor.fork(count):
+                self._forked += 1
+                name = f"{self._name}.{self._forked}" if self._name else f"fork {self._forked}"
+                made.append(AsyncSandbox(executor, self._within, name))
+
+        await self._perform(SandboxFork(self._executor, count=count), fork)
+        forks = made
         self._forks = [*(fork for fork in self._forks if not fork._is_closed), *forks]
         return forks
 
@@ -243,7 +289,13 @@ class AsyncSandbox:
         Raises:
             ForkError: As of :meth:`fork`.
         """
-        return await self._executor.checkpoint()
+        made: list[Checkpoint] = []
+
+        async def keep() -> None:
+            made.append(await self._executor.checkpoint())
+
+        await self._perform(SandboxCheckpoint(self._executor), keep)
+        return made[0]
 
     @_while_open
     async def rollback(self, point: Checkpoint) -> None:
@@ -257,7 +309,7 @@ class AsyncSandbox:
         Raises:
             SettingError: If it is no checkpoint of this sandbox.
         """
-        await self._executor.rollback(point)
+        await self._perform(SandboxRollback(self._executor), partial(self._executor.rollback, point))
 
     async def aclose(self) -> None:
         """End it, with all that runs in it and with its forks. Idempotent."""
@@ -270,11 +322,21 @@ class AsyncSandbox:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    async def _perform(self, effect: CodeEffect[T], do: Callable[[], Awaitable[T]]) -> T:
+        if self._within is None:
+            return await do()
+        effect.source, effect.is_apart, effect.is_done_again = self._name, bool(self._name), True
+        try:
+            return await perform(effect, do)
+        except RecordedError as error:
+            raise SandboxError(str(error)) from error
+
     async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
         if self._is_closed:
             work.close()
             raise SandboxError(CLOSED)
-        task = asyncio.ensure_future(work)
+        with nullcontext() if self._within is None else self._within():
+            task = asyncio.ensure_future(work)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         try:

@@ -17,7 +17,7 @@ from codeact_team.errors import SandboxError
 from codeact_team.session.processes import SandboxProcess
 from codeact_team.standalone.sandbox import CLOSED, AsyncSandbox
 
-A = TypeVar("A", bound="Twin")
+A = TypeVar("A", bound="_Twin")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -135,14 +135,14 @@ def _pass_on(answer: Future[T], task: asyncio.Task[T]) -> None:
         answer.set_result(task.result())
 
 
-class Twin(Protocol):
+class _Twin(Protocol):
     """An object whose methods are coroutines."""
 
     async def aclose(self) -> None: ...
 
 
-class Synchronous(Generic[A]):
-    """An object whose methods wait for those of its twin. A context manager that closes it.
+class _Synchronous(Generic[A]):
+    """An object whose methods wait for its twin's coroutines. A context manager that closes it.
 
     Attributes:
         twin: The object with coroutines, which only ``loop`` may run.
@@ -165,26 +165,26 @@ class Synchronous(Generic[A]):
         self.close()
 
 
-def synchronous(
+def _synchronous(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Synchronous[A], P], T]:
+) -> Callable[Concatenate[_Synchronous[A], P], T]:
     """The method of the twin that waits for this one, with the same parameters."""
-    return synchronous_as(lambda result, _: result, method)
+    return _synchronous_as(lambda result, _: result, method)
 
 
-def synchronous_as(
+def _synchronous_as(
     make: Callable[[T, LoopThread], R], method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]
-) -> Callable[Concatenate[Synchronous[A], P], R]:
+) -> Callable[Concatenate[_Synchronous[A], P], R]:
     """The method of the twin that waits for this one, and makes a twin of its result."""
 
     @wraps(method)
-    def call(self: Synchronous[A], *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: _Synchronous[A], *args: P.args, **kwargs: P.kwargs) -> R:
         return make(self.loop.call(partial(method, self.twin, *args, **kwargs)), self.loop)
 
     return call
 
 
-class SyncProcess(Synchronous[SandboxProcess]):
+class SyncProcess(_Synchronous[SandboxProcess]):
     """A :class:`SandboxProcess` whose methods wait. A context manager that ends it with all that it has started.
 
     Any thread may call; an interrupt, as by Ctrl-C, ends the wait and not the process.
@@ -210,24 +210,24 @@ class SyncProcess(Synchronous[SandboxProcess]):
         """The limit of the sandbox that it ran into, in a sentence, if it has failed and that is known."""
         return self.twin.limit
 
-    read = synchronous(SandboxProcess.read)
-    read_available = synchronous(SandboxProcess.read_available)
-    write = synchronous(SandboxProcess.write)
-    close_stdin = synchronous(SandboxProcess.close_stdin)
-    poll = synchronous(SandboxProcess.poll)
-    has_left = synchronous(SandboxProcess.has_left)
-    wait = synchronous(SandboxProcess.wait)
-    send_signal = synchronous(SandboxProcess.send_signal)
-    terminate = synchronous(SandboxProcess.terminate)
-    kill = synchronous(SandboxProcess.kill)
-    resize = synchronous(SandboxProcess.resize)
+    read = _synchronous(SandboxProcess.read)
+    read_available = _synchronous(SandboxProcess.read_available)
+    write = _synchronous(SandboxProcess.write)
+    close_stdin = _synchronous(SandboxProcess.close_stdin)
+    poll = _synchronous(SandboxProcess.poll)
+    has_left = _synchronous(SandboxProcess.has_left)
+    wait = _synchronous(SandboxProcess.wait)
+    send_signal = _synchronous(SandboxProcess.send_signal)
+    terminate = _synchronous(SandboxProcess.terminate)
+    kill = _synchronous(SandboxProcess.kill)
+    resize = _synchronous(SandboxProcess.resize)
 
 
-class SyncCheckpoint(Synchronous[Checkpoint]):
+class SyncCheckpoint(_Synchronous[Checkpoint]):
     """A :class:`Checkpoint` of a :class:`SyncSandbox`."""
 
 
-class SyncSandbox(Synchronous[AsyncSandbox]):
+class SyncSandbox(_Synchronous[AsyncSandbox]):
     """An open sandbox, as ``with open_sandbox(...)`` gives it: the methods of :class:`AsyncSandbox`, which wait here.
 
     Any thread may call. An interrupt of the thread that calls, as by Ctrl-C, cancels the call, and waits for its end.
@@ -238,14 +238,14 @@ class SyncSandbox(Synchronous[AsyncSandbox]):
         """The absolute path of the workspace, as the sandbox sees it."""
         return self.twin.workspace_path
 
-    run_python = synchronous(AsyncSandbox.run_python)
-    run = synchronous(AsyncSandbox.run)
-    start = synchronous_as(SyncProcess, AsyncSandbox.start)
-    put = synchronous(AsyncSandbox.put)
-    get = synchronous(AsyncSandbox.get)
-    list = synchronous(AsyncSandbox.list)
-    fork = synchronous_as(lambda forks, loop: [SyncSandbox(fork, loop) for fork in forks], AsyncSandbox.fork)
-    checkpoint = synchronous_as(SyncCheckpoint, AsyncSandbox.checkpoint)
+    run_python = _synchronous(AsyncSandbox.run_python)
+    run = _synchronous(AsyncSandbox.run)
+    start = _synchronous_as(SyncProcess, AsyncSandbox.start)
+    put = _synchronous(AsyncSandbox.put)
+    get = _synchronous(AsyncSandbox.get)
+    list = _synchronous(AsyncSandbox.list)
+    fork = _synchronous_as(lambda forks, loop: [SyncSandbox(fork, loop) for fork in forks], AsyncSandbox.fork)
+    checkpoint = _synchronous_as(SyncCheckpoint, AsyncSandbox.checkpoint)
 
     def rollback(self, point: SyncCheckpoint) -> None:
         """Set variables and files back to a checkpoint, as :meth:`AsyncSandbox.rollback` does."""

@@ -19,7 +19,7 @@ Tools: TypeAlias = Sequence[Tool] | Mapping[str, Tool] | HostTools
 """Functions and AutoGen's tools; or functions by the names that code calls them by; or an object that makes the calls."""
 
 _SOURCE = "sandbox"
-"""Who calls the tools, in events."""
+"""The caller of the tools, in events."""
 _LIMITS = ToolLimits(timeout=86_400, max_calls=1_000_000_000)
 """In effect none: the time of the code ends its calls."""
 

@@ -1,1 +1,1 @@
-"""What happens in a run, as spans of OpenTelemetry."""
+"""Spans of OpenTelemetry for the effects of a run."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from codeact_team.core.redaction import map_texts
+from codeact_team.text.redaction import map_texts
 
 OPERATION = "gen_ai.operation.name"
 AGENT = "gen_ai.agent.name"
@@ -22,7 +22,7 @@ FINISH_REASONS = "gen_ai.response.finish_reasons"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 INPUT_MESSAGES = "gen_ai.input.messages"
-OUTPUT_MESSAGES = "gen_ai.output.messages"
+_OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL = "gen_ai.tool.name"
 TOOL_TYPE = "gen_ai.tool.type"
 ARGUMENTS = "gen_ai.tool.call.arguments"
@@ -50,7 +50,7 @@ def provider_of(client: str) -> str:
 
 
 def finish_reason_of(reason: str) -> str:
-    """Why a model has stopped, from AutoGen's word for it."""
+    """Return the conventions' word for AutoGen's finish reason."""
     return _FINISH_REASONS.get(reason, reason)
 
 
@@ -82,7 +82,7 @@ def output_of(request: JsonValue, outcome: JsonValue) -> dict[str, JsonValue]:
             result = cast("dict[str, Any]", outcome)
             reason = finish_reason_of(result["finish_reason"])
             message: JsonValue = {"role": "assistant", "parts": _parts(result), "finish_reason": reason}
-            return {OUTPUT_MESSAGES: [message]}
+            return {_OUTPUT_MESSAGES: [message]}
         case {"tool": _, "arguments": _}:
             return {RESULT: outcome}
         case _:

@@ -96,7 +96,7 @@ def _set_provider() -> TracerProvider | None:
 
 
 class _WithoutContents:
-    """Hands spans to another exporter, those of AutoGen without the words of messages and errors.
+    """Wraps an exporter, and strips the texts of messages and errors from the spans of AutoGen.
 
     Our own spans have these where they are wanted.
     """

@@ -1,4 +1,4 @@
-"""What happens in a run, as spans of OpenTelemetry, by its semantic conventions for generative AI.
+"""Spans of OpenTelemetry for the effects of a run, by the semantic conventions for generative AI.
 
 Spans are made where the process has a global tracer provider: one that a program which embeds a team has set, or
 ``opentelemetry-instrument``, or :func:`codeact_team.telemetry.exporting.exporting` for the command. AutoGen's own spans
@@ -47,7 +47,7 @@ def trace(dispatcher: Dispatcher, clean: Clean, workflow: str = "") -> None:
 def traced(clean: Clean, workflow: str = "") -> Generator[None]:
     """Within it, effects become spans, by the current dispatcher or, where there is none, by one made for it.
 
-    Its arguments are those of :func:`trace`.
+    It has the arguments of :func:`trace`.
     """
     current = current_dispatcher()
     with nullcontext(current) if current is not None or not _has_provider() else Dispatcher() as dispatcher:

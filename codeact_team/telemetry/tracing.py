@@ -15,7 +15,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from pydantic import JsonValue
 
-from codeact_team.core.effects import Effect, Event, Perform
+from codeact_team.core.effects import Effect, Event, OtherEffectBegan, OtherEffectEnded, Perform
 from codeact_team.core.events import (
     Approval,
     AttemptBegan,
@@ -42,10 +42,10 @@ from codeact_team.telemetry.conventions import as_text
 
 logger = logging.getLogger(__name__)
 
-_EffectBegan = QuestionAsked | ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan
+_EffectBegan = QuestionAsked | ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | OtherEffectBegan
 _Began = RunBegan | TurnBegan | AttemptBegan | _EffectBegan
 _CallEnded = ModelCallEnded | BlockEnded | ProcessEnded | ToolCallEnded
-_Ended = RunEnded | TurnEnded | AttemptEnded | QuestionAnswered | _CallEnded
+_Ended = RunEnded | TurnEnded | AttemptEnded | QuestionAnswered | OtherEffectEnded | _CallEnded
 
 _NAME = "codeact_team"
 _CODE = "execute_code"
@@ -95,9 +95,9 @@ class Tracing:
         match event:
             case RunBegan() | TurnBegan() | AttemptBegan():
                 self._begin(event, _frame(event, self._workflow), is_performed=True)
-            case QuestionAsked() | ModelCallBegan() | BlockBegan() | ProcessBegan() | ToolCallBegan():
+            case _ if isinstance(event, _EffectBegan):
                 self._begin(event, _effect(event), is_performed=False)
-            case RunEnded() | TurnEnded() | AttemptEnded():
+            case RunEnded() | TurnEnded() | AttemptEnded() | OtherEffectEnded():
                 self._end(event, event.error)
             case QuestionAnswered():
                 if event.text and (found := self._open.get(event.span)) is not None:
@@ -245,6 +245,8 @@ def _effect(event: _EffectBegan) -> _Begin:
         case ToolCallBegan():
             begin = _named("execute_tool", names.TOOL, event.name)
             begin.attributes[names.TOOL_TYPE] = "function"
+        case OtherEffectBegan():
+            begin = _Begin(event.kind, {}, {"codeact_team.request": event.request})
     if event.agent:
         begin.attributes[names.AGENT] = event.agent
     return begin

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from codeact_team.core.visibility import (
+from codeact_team.text.visibility import (
     EDGE,
     all_visible,
     edged,
@@ -40,26 +40,26 @@ halves of a pair, in whose place something else is stored."""
 _SPOILED_CONTINUATION = re.compile(r"\\[ \t]+$", re.MULTILINE)
 
 
-def is_python(language: str) -> bool:
+def _is_python(language: str) -> bool:
     """Whether a block with this label is certainly Python."""
     return language.lower() == "python"
 
 
-def misleading(code: str, language: str) -> str:
-    """Why code would not run as it is shown, with everything unseen made visible; for the model, empty if it would."""
+def _misleading(code: str, language: str) -> str:
+    """Return why code would not run as it is shown with everything unseen made visible, for the model; else empty."""
     if language.lower() not in _SHELLS and (encoding := foreign_encoding(code)) is not None:
         return (
             f"a comment says that it is written in {encoding[:40]!r}, but it is UTF-8: leave that comment out"
         )
-    if is_python(language):
+    if _is_python(language):
         code = code.replace("\r\n", "\n")
     found = _READ_DIFFERENTLY.search(code)
     return "" if found is None else _at(code, found.start())
 
 
 def misleading_as_it_is(code: str, language: str) -> str:
-    """Do the same as :func:`misleading` for code that is shown with nothing made visible in it."""
-    if reason := misleading(code, language):
+    """Do the same as :func:`_misleading` for code that is shown with nothing made visible in it."""
+    if reason := _misleading(code, language):
         return reason
     if (place := unseen_place(code)) is not None:
         return _at(code, place)
@@ -79,9 +79,9 @@ Kind = Literal["code", "tool"]
 
 MAX_NAME_CHARS = 100
 _MAX_REASON_CHARS = 1_000
-MAX_SHOWN_CHARS = 100_000
+_MAX_SHOWN_CHARS = 100_000
 """Characters of code, or of all arguments, that a person is asked to read; more cannot be approved."""
-_TOO_LONG = f"it is longer than the {MAX_SHOWN_CHARS:,} characters that are shown to a person"
+_TOO_LONG = f"it is longer than the {_MAX_SHOWN_CHARS:,} characters that are shown to a person"
 _WIDTH = 80
 
 
@@ -109,18 +109,18 @@ class Question:
 
     @property
     def headline(self) -> str:
-        """Who wants to do what, in a few words."""
+        """The agent and its wish, in a few words."""
         return f"{one_line(self.source, MAX_NAME_CHARS)} wants to {self.deed}"
 
     @property
     def deed(self) -> str:
-        """What the agent wants to do."""
+        """The agent's wish, in a few words."""
         name = one_line(self.name, MAX_NAME_CHARS)
         return f"run {name} code" if self.kind == "code" else f"call {name}"
 
     @property
     def grant(self) -> str:
-        """What the answer "always" would allow."""
+        """The code or the calls that the answer "always" would allow."""
         if self.kind == "code":
             return "all code"
         return f"{one_line(self.name, MAX_NAME_CHARS)} with any arguments"
@@ -131,27 +131,27 @@ class Question:
         if self.kind == "tool":
             return "\n".join(line for line, _ in self._shown_arguments()) or "(no arguments)"
         code = self.code.rstrip("\n")
-        if is_python(self.name):
+        if _is_python(self.name):
             # such a line ends in the same way for Python
             code = code.replace("\r\n", "\n")
-        return exact(excerpt(code, chars=MAX_SHOWN_CHARS, lines=MAX_SHOWN_CHARS))
+        return exact(excerpt(code, chars=_MAX_SHOWN_CHARS, lines=_MAX_SHOWN_CHARS))
 
     @property
     def obstacle(self) -> str:
-        """Why nobody can approve this, in words for the model; empty if it can be shown whole and as it would run."""
+        """The reason for which nobody can approve this, for the model; empty if it can be shown whole and as it would run."""
         if len(self.name) > MAX_NAME_CHARS:
             return f"its name is longer than the {MAX_NAME_CHARS} characters that are shown to a person"
         if self.kind == "code":
-            if len(self.code) > MAX_SHOWN_CHARS:
+            if len(self.code) > _MAX_SHOWN_CHARS:
                 return f"{_TOO_LONG}: write shorter code"
-            return misleading(self.code, self.name)
+            return _misleading(self.code, self.name)
         if not all(is_whole for _, is_whole in self._shown_arguments()):
             return f"{_TOO_LONG}, or nested too deeply: pass less at a time"
         return ""
 
     @property
     def shown_reason(self) -> str:
-        """Why a person is asked, on one line; may be empty."""
+        """The reason for which a person is asked, on one line; may be empty."""
         return one_line(self.reason, _MAX_REASON_CHARS)
 
     def to_text(self, *, width: int = _WIDTH) -> str:
@@ -163,7 +163,7 @@ class Question:
 
     def _shown_arguments(self) -> Iterator[tuple[str, bool]]:
         """Yield the lines of the arguments, and whether each is whole."""
-        room = MAX_SHOWN_CHARS
+        room = _MAX_SHOWN_CHARS
         for number, (name, value) in enumerate(self.arguments.items()):
             shown_name = name if name.isidentifier() and name.isascii() else json.dumps(name)
             if (room := room - len(shown_name)) < 0:
@@ -180,7 +180,7 @@ class Question:
 def as_json(value: JsonValue) -> str | None:
     """Write a value as canonical compact JSON; ``None`` if it is nested too deeply, or a number has too many digits."""
     try:
-        plain = with_leaves(
+        plain = _with_leaves(
             value, lambda leaf: int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf
         )
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
@@ -188,12 +188,12 @@ def as_json(value: JsonValue) -> str | None:
         return None
 
 
-def with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
+def _with_leaves(value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
     """Replace each text, number, truth value and ``None`` in a value; a ``RecursionError`` if it is too deep."""
     if isinstance(value, list):
-        return [with_leaves(item, change) for item in value]
+        return [_with_leaves(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: with_leaves(item, change) for key, item in value.items()}
+        return {key: _with_leaves(item, change) for key, item in value.items()}
     return change(value)
 
 
@@ -226,7 +226,7 @@ _SITE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 
 
-def matches(glob: str, text: str | None) -> bool | None:
+def _matches(glob: str, text: str | None) -> bool | None:
     """Whether the whole text fits; ``None`` if there is none, or it is too long to be matched."""
     if not glob.strip("*"):
         return True
@@ -235,7 +235,7 @@ def matches(glob: str, text: str | None) -> bool | None:
     return fnmatchcase(text, glob)
 
 
-def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
+def _matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
     """Whether a value fits, however it is written; ``None`` if it is too long, or nested too deeply.
 
     A rule that restricts has to notice a value in any notation. One that allows must not be misled by a notation: a glob
@@ -244,22 +244,22 @@ def matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None
     if not glob.strip("*"):
         return True
     if isinstance(value, float) and value.is_integer():
-        both = [matches(glob, as_json(value)), matches(glob, json.dumps(value))]
+        both = [_matches(glob, as_json(value)), _matches(glob, json.dumps(value))]
         allowing = False
     else:
-        direct = matches(glob.removeprefix("./"), _text(without_detours(value)))
+        direct = _matches(glob.removeprefix("./"), _text(_without_detours(value)))
         if allowing and "/" in glob:
             return direct
-        both = [direct, matches(glob, _text(value))]
+        both = [direct, _matches(glob, _text(value))]
     # one of them decides: that both have to fit, or that one is enough
     decisive = not allowing
     return decisive if decisive in both else None if None in both else allowing
 
 
-def without_detours(value: JsonValue) -> JsonValue:
+def _without_detours(value: JsonValue) -> JsonValue:
     """Resolve ``.``, ``..`` and doubled slashes in the paths and URLs of a value."""
     try:
-        return with_leaves(value, lambda leaf: _straight(leaf) if isinstance(leaf, str) else leaf)
+        return _with_leaves(value, lambda leaf: _straight(leaf) if isinstance(leaf, str) else leaf)
     except RecursionError:
         # as JSON it is too deep as well
         return value
@@ -297,7 +297,7 @@ Glob = Annotated[str, StringConstraints(min_length=1)]
 
 
 class ApprovalRule(BaseModel):
-    """What to do with certain code, or with certain calls of tools. Of several rules, the first that fits decides.
+    """A decision on certain code, or on certain calls of tools. Of several rules, the first that fits decides.
 
     Where no rule fits, code runs and tools are called; a closing rule with `tool: "*"` and `decision: ask` makes a
     person decide on all other calls. In globs, `*` stands for any text, `?` for one character and `[abc]` for one of
@@ -321,9 +321,9 @@ class ApprovalRule(BaseModel):
     decision: Literal["allow", "deny", "ask"]
     """Whether to allow it, to deny it, or to ask a person."""
     reason: str = ""
-    """Why: the model reads it if this is denied, the person who is asked sees it."""
+    """The reason, for the model if this is denied, and for the person who is asked."""
     at_most: int | None = Field(default=None, ge=1, strict=True)
-    """How often this rule may allow something before the agent is reset. After that it does not fit any more, and what
+    """The number of times that this rule may allow something before the agent is reset. Then it fits no more, and what
     no later rule decides is denied."""
 
     @model_validator(mode="after")
@@ -349,14 +349,14 @@ class ApprovalRule(BaseModel):
     def fits(self, question: Question) -> bool | None:
         """Whether the rule applies to this; ``None`` if something is too long to be matched."""
         if self.code is not None:
-            return question.kind == "code" and matches(self.code, question.code)
+            return question.kind == "code" and _matches(self.code, question.code)
         if question.kind != "tool" or not self.arguments.keys() <= question.arguments.keys():
             return False
-        if not matches(self.tool or "", question.name):
+        if not _matches(self.tool or "", question.name):
             return False
         can_tell = True
         for name, glob in self.arguments.items():
-            matched = matches_value(glob, question.arguments[name], allowing=self.decision == "allow")
+            matched = _matches_value(glob, question.arguments[name], allowing=self.decision == "allow")
             if matched is False:
                 return False
             can_tell = can_tell and matched is not None
@@ -375,7 +375,7 @@ class RuleChain:
     """Rules, of which the first that fits decides, with counts of how often each has allowed something."""
 
     def __init__(self, rules: Sequence[ApprovalRule]) -> None:
-        self.rules = tuple(rules)
+        self.rules: tuple[ApprovalRule, ...] = tuple(rules)
         self._used = Counter[int]()
 
     def reset(self) -> None:

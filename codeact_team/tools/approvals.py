@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from autogen_core import CancellationToken
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 
-from codeact_team.core.aio import Turns, is_being_cancelled
-from codeact_team.core.effects import Effect, current_dispatcher, emit, error_text, perform
+from codeact_team.core.aio import FairLock, is_being_cancelled
+from codeact_team.core.effects import Begin, Effect, End, current_dispatcher, emit, perform
 from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked
-from codeact_team.core.visibility import one_line
+from codeact_team.text.visibility import one_line
 from codeact_team.tools.approval_rules import (
     MAX_NAME_CHARS,
     NO_RULE,
@@ -52,7 +52,20 @@ class Answer:
 Handler = Callable[[Question], Awaitable[Answer]]
 """Answers questions. An agent asks one after the other, but several agents may ask at once."""
 
-_current: ContextVar[Handler | None] = ContextVar("codeact_team_approval_handler", default=None)
+
+class _Asking(NamedTuple):
+    """Sets the handler that agents here ask for approval.
+
+    Attributes:
+        handler: Answers for those without a handler of their own.
+        is_decided: Whether a person has decided on this very call already, and is only asked in order to look up the answer.
+    """
+
+    handler: Handler | None = None
+    is_decided: bool = False
+
+
+_asking: ContextVar[_Asking] = ContextVar("codeact_team_asking", default=_Asking())  # noqa: B039 - it cannot be changed
 
 
 @contextmanager
@@ -62,16 +75,16 @@ def asking(handler: Handler) -> Generator[None]:
     Args:
         handler: An ``async`` function that takes a :class:`Question` and returns an :class:`Answer`.
     """
-    token = _current.set(handler)
+    token = _asking.set(_Asking(handler))
     try:
         yield
     finally:
-        _current.reset(token)
+        _asking.reset(token)
 
 
 def current_handler() -> Handler | None:
     """Return the handler of :func:`asking` in this context, if there is one."""
-    return _current.get()
+    return _asking.get().handler
 
 
 _ATTEMPTS = 3
@@ -85,7 +98,7 @@ def ask_with(input_func: Callable[..., str | Awaitable[str]]) -> Handler:
             cancellation token as well. Any other runs in a thread and cannot be stopped: after a cancellation it still
             waits for its line.
     """
-    turns = Turns()
+    turns = FairLock()
 
     async def ask(question: Question) -> Answer:
         prompt = (
@@ -153,7 +166,7 @@ def _takes_token(function: Callable[..., Any]) -> bool:
     )
 
 
-HANDLER = "handler"
+_HANDLER = "handler"
 
 MAX_RECORDS = 500
 """Records that are kept of a handler's answers, and as many of all other decisions: a thousand calls that a rule allows
@@ -174,12 +187,12 @@ class ApprovalRecord(BaseModel):
     arguments: str = ""
     """The tool's arguments as JSON, cut if they are long."""
     decision: Literal["allow", "deny"]
-    """What was decided."""
+    """The decision."""
     by: str
-    """What decided: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule`, `no one to ask` or `cannot be
+    """The source of the decision: `rule 2` (counted from 1), `handler`, `standing grant`, `no rule`, `no one to ask` or `cannot be
     shown` (to a person, whole and as it would run)."""
     reason: str = ""
-    """Why."""
+    """The reason for the decision."""
     seconds: float = 0.0
     """Seconds of waiting for an answer."""
 
@@ -189,7 +202,7 @@ class ApprovalRecord(BaseModel):
         return self.decision == "allow"
 
 
-def record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> ApprovalRecord:
+def _record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> ApprovalRecord:
     """Record a final decision."""
     arguments = ""
     # without a rule nothing is kept, and must cost nothing
@@ -207,19 +220,20 @@ def record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> Ap
     )
 
 
-NOBODY_THERE = (
+_NOBODY_THERE = (
     "nobody is there to ask for approval: run this on a terminal, or set the agent's `approval_timeout` to park, so that the "
     "run waits for `codeact-team answer`; in Python, give it an approval_handler, or run it within "
     "codeact_team.asking(handler)"
 )
-"""Why a question had no answer, for a person."""
-_NOT_PARKED = f"{NOBODY_THERE}. This run cannot be parked, as it is not recorded"
+"""The reason, for a person, if a question had no answer."""
+_NOT_PARKED = f"{_NOBODY_THERE}. This run cannot be parked, as it is not recorded"
 
 
 class AskedQuestion(Effect[Answer | None]):
     """A person is asked for approval; ``None`` if none is there: then a run that ``parks`` suspends."""
 
     kind = "approval"
+    asks_person = True
     form = TypeAdapter[Answer | None](Answer | None)
 
     def __init__(self, question: Question, *, parks: bool = False) -> None:
@@ -234,16 +248,18 @@ class AskedQuestion(Effect[Answer | None]):
         """The question, fit to be shown."""
         return self.question.to_text()
 
-    def began(self) -> QuestionAsked:
-        return QuestionAsked(text=self.to_text())
+    @classmethod
+    def began(cls, begin: Begin) -> QuestionAsked:
+        return QuestionAsked(text=Question(**begin.request["approval"]).to_text())
 
-    def ended(self, outcome: Answer | None, error: BaseException | None) -> QuestionAnswered:
+    @classmethod
+    def ended(cls, end: End) -> QuestionAnswered:
         event = QuestionAnswered()
-        if outcome is not None:
-            said = ("always" if outcome.always else "yes") if outcome.allowed else "no"
-            event.text = f"{said}: {outcome.reason}" if outcome.reason else said
+        if end.outcome is not None:
+            said = ("always" if end.outcome["always"] else "yes") if end.outcome["allowed"] else "no"
+            event.text = f"{said}: {end.outcome['reason']}" if end.outcome["reason"] else said
         else:
-            event.error = error_text(error) or NOBODY_THERE
+            event.error = end.error or _NOBODY_THERE
         return event
 
 
@@ -252,8 +268,6 @@ logger = logging.getLogger(__name__)
 Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
-_is_decided: ContextVar[bool] = ContextVar("codeact_team_approval_is_decided", default=False)
-"""Whether a person has decided on this very call already, and is only asked in order to look up the answer."""
 _NOT_SHOWN = "cannot be shown"
 _NOBODY = Ruling("deny", "no one to ask", "the user was not there to approve it")
 """Its reason reaches a model, which knows the task and not this program."""
@@ -262,11 +276,11 @@ _NOBODY = Ruling("deny", "no one to ask", "the user was not there to approve it"
 @contextmanager
 def decided() -> Generator[None]:
     """Within it, the person's recorded decision on this very call counts, and not a grant for the tool."""
-    token = _is_decided.set(True)
+    token = _asking.set(_asking.get()._replace(is_decided=True))
     try:
         yield
     finally:
-        _is_decided.reset(token)
+        _asking.reset(token)
 
 
 class Approvals:
@@ -290,23 +304,18 @@ class Approvals:
         self._handler = handler
         self._source = source
         self._dispatcher = current_dispatcher()
-        self._turns = Turns()
+        self._turns = FairLock()
         self._granted: set[tuple[str, str]] = set()
         self._records: list[ApprovalRecord] = []
         self._counts = Counter[bool]()
-        self.left_out = 0
+        self.left_out: int = 0
 
     def __bool__(self) -> bool:
         """Whether there are any rules."""
         return bool(self._rules.rules)
 
-    @property
-    def records(self) -> Sequence[ApprovalRecord]:
-        """The decisions since they were last taken, without those of no rule."""
-        return tuple(self._records)
-
     def take_records(self) -> list[ApprovalRecord]:
-        """Return the decisions since the last call of this, and forget them."""
+        """Return the decisions since the last call of this, except where no rule fitted, and forget them."""
         taken, self._records = self._records, []
         self._counts.clear()
         self.left_out = 0
@@ -341,9 +350,9 @@ class Approvals:
             began = time.monotonic()
             ruling = await self._ask(question, pause)
             seconds = time.monotonic() - began
-        record = record_of(question, ruling, seconds=seconds)
+        record = _record_of(question, ruling, seconds=seconds)
         if ruling.by != NO_RULE:
-            is_answer = record.by == HANDLER
+            is_answer = record.by == _HANDLER
             if self._counts[is_answer] < MAX_RECORDS:
                 self._counts[is_answer] += 1
                 self._records.append(record)
@@ -355,7 +364,7 @@ class Approvals:
 
     def _decide(self, question: Question) -> Ruling:
         ruling = self._rules.decide(question)
-        if ruling.decision == "ask" and _kind_of(question) in self._granted and not _is_decided.get():
+        if ruling.decision == "ask" and _kind_of(question) in self._granted and not _asking.get().is_decided:
             return Ruling("allow", _GRANT, ruling.reason)
         return ruling
 
@@ -378,13 +387,13 @@ class Approvals:
 
                 answer = await perform(asked, work, self._dispatcher)
                 if answer is None:
-                    logger.warning("%s", _NOT_PARKED if self._parks else NOBODY_THERE)
+                    logger.warning("%s", _NOT_PARKED if self._parks else _NOBODY_THERE)
                     return _NOBODY
                 if answer.allowed and answer.always:
                     granted.add(_kind_of(question))
         if answer.allowed:
-            return Ruling("allow", HANDLER, answer.reason)
-        return Ruling("deny", HANDLER, answer.reason or "the person who was asked said no")
+            return Ruling("allow", _HANDLER, answer.reason)
+        return Ruling("deny", _HANDLER, answer.reason or "the person who was asked said no")
 
 
 def _kind_of(question: Question) -> tuple[str, str]:

@@ -6,16 +6,16 @@ this package unwrap tools, workbenches and executors, as they perform these effe
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, Team
 from autogen_agentchat.conditions import TimeoutTermination
-from autogen_core import CancellationToken
+from autogen_core import CancellationToken, ComponentBase
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from autogen_core.memory import Memory, MemoryContent, MemoryQueryResult, UpdateContextResult
 from autogen_core.model_context import ChatCompletionContext, UnboundedChatCompletionContext
@@ -40,29 +40,31 @@ from codeact_team.core.autogen_internals import (
     function_of,
     is_of_mcp,
     replace_input,
+    slots_of,
 )
 from codeact_team.core.component_effects import CodeRun, ToolListing
-from codeact_team.core.effects import Dispatcher, Effect, current_dispatcher, error_text, perform
+from codeact_team.core.effects import Begin, Dispatcher, Effect, End, current_dispatcher, perform
 from codeact_team.core.events import QuestionAnswered, QuestionAsked, ToolCallBegan, ToolCallEnded
 from codeact_team.core.execution import CallOutcome
-from codeact_team.core.visibility import cut
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.models.clients import WrappedClient
+from codeact_team.text.visibility import cut
 from codeact_team.tools.approvals import enter
 
 T = TypeVar("T")
 
 _MAX_SHOWN = 300
-UNKNOWN = (
+_UNKNOWN = (
     "The run was interrupted while this was under way, and it was not done again: whether it was done is not known. Find out "
     "before you do it again."
 )
 
 
-class PartCall(Effect[T]):
+class _PartCall(Effect[T]):
     """A tool of an AutoGen agent is called; ``part`` is the tool, or its workbench."""
 
     kind = "part_call"
+    spends = ("tool_calls", "seconds")
 
     def __init__(
         self, part: object, name: str, arguments: Mapping[str, Any] | None, form: TypeAdapter[T]
@@ -75,31 +77,36 @@ class PartCall(Effect[T]):
     def request(self) -> JsonValue:
         return {"tool": self._name, "arguments": self._plain_arguments()}
 
-    def began(self) -> ToolCallBegan:
-        shown = cut(json.dumps(self._plain_arguments(), ensure_ascii=False), _MAX_SHOWN)
-        return ToolCallBegan(name=self._name, arguments=shown)
+    @classmethod
+    def began(cls, begin: Begin) -> ToolCallBegan:
+        return ToolCallBegan(
+            name=begin.request["tool"],
+            arguments=cut(json.dumps(begin.request["arguments"], ensure_ascii=False), _MAX_SHOWN),
+        )
 
     def unknown(self) -> Any:
-        return ToolResult(name=self._name, result=[TextResultContent(content=UNKNOWN)], is_error=True)
+        return ToolResult(name=self._name, result=[TextResultContent(content=_UNKNOWN)], is_error=True)
 
     def _plain_arguments(self) -> JsonValue:
         return to_jsonable_python(dict(self._arguments), fallback=repr)
 
-    def ended(self, outcome: T | None, error: BaseException | None) -> ToolCallEnded:
-        event = ToolCallEnded(name=self._name, outcome=CallOutcome.OK)
-        if isinstance(error, asyncio.CancelledError):
-            event.outcome = CallOutcome.CANCELLED
-        elif error is not None:
-            event.outcome, event.error = CallOutcome.FAILED, error_text(error) or ""
-        elif isinstance(outcome, ToolResult) and outcome.is_error:
-            event.outcome, event.error = CallOutcome.FAILED, cut(outcome.to_text(), _MAX_SHOWN)
+    @classmethod
+    def ended(cls, end: End) -> ToolCallEnded:
+        event, result = ToolCallEnded(name=end.request["tool"], outcome=CallOutcome.OK), end.outcome
+        if end.failure is not None:
+            event.outcome = CallOutcome.CANCELLED if end.failure.is_cancellation else CallOutcome.FAILED
+            event.error = "" if end.failure.is_cancellation else str(end.failure)
+        elif isinstance(result, dict) and "is_error" in result and result["is_error"]:
+            event.outcome = CallOutcome.FAILED
+            event.error = cut(_RESULT.validate_python(result).to_text(), _MAX_SHOWN)
         return event
 
 
-class MemoryCall(PartCall[T]):
+class _MemoryCall(_PartCall[T]):
     """A method of a memory is called."""
 
     kind = "memory_call"
+    spends = ("seconds",)
 
     def unknown(self) -> None:
         """Nothing: the call can be made again, as a memory may hold something twice."""
@@ -112,13 +119,14 @@ class PartBlock(CodeRun[CodeResult]):
     form = TypeAdapter(CodeResult)
 
     def unknown(self) -> CodeResult:
-        return CodeResult(exit_code=1, output=UNKNOWN)
+        return CodeResult(exit_code=1, output=_UNKNOWN)
 
 
 class PersonInput(Effect[str]):
     """A person is asked for input."""
 
     kind = "person_input"
+    asks_person = True
     form = TypeAdapter(str)
 
     def __init__(self, prompt: str) -> None:
@@ -131,11 +139,13 @@ class PersonInput(Effect[str]):
         """The prompt."""
         return self._prompt
 
-    def began(self) -> QuestionAsked:
-        return QuestionAsked(text=self._prompt)
+    @classmethod
+    def began(cls, begin: Begin) -> QuestionAsked:
+        return QuestionAsked(text=begin.request["input"])
 
-    def ended(self, outcome: str | None, error: BaseException | None) -> QuestionAnswered:
-        return QuestionAnswered(text=outcome or "", error=error_text(error))
+    @classmethod
+    def ended(cls, end: End) -> QuestionAnswered:
+        return QuestionAnswered(text=end.outcome or "", error=end.error)
 
 
 _RESULT = TypeAdapter(ToolResult)
@@ -163,7 +173,7 @@ class WrappedTool(Wrapper):
         return value if isinstance(value, _Recorded) else self.wrapped.return_value_as_string(value)
 
 
-class _ToolRun(PartCall[Any]):
+class _ToolRun(_PartCall[Any]):
     """The call of a single tool. Its value may be anything; only the text for the model is recorded."""
 
     def __init__(self, tool: WrappedTool, arguments: Mapping[str, Any]) -> None:
@@ -177,7 +187,7 @@ class _ToolRun(PartCall[Any]):
         return _Recorded(data)
 
     def unknown(self) -> Any:
-        return _Recorded(UNKNOWN)
+        return _Recorded(_UNKNOWN)
 
 
 class WrappedStreamTool(WrappedTool):
@@ -208,7 +218,7 @@ class WrappedWorkbench(Wrapper):
         call_id: str | None = None,
     ) -> ToolResult:
         do = partial(self._call, name, arguments, cancellation_token, call_id)
-        return await perform(PartCall(self.wrapped, name, arguments, _RESULT), do, self._dispatcher)
+        return await perform(_PartCall(self.wrapped, name, arguments, _RESULT), do, self._dispatcher)
 
     async def _call(
         self,
@@ -231,7 +241,7 @@ class WrappedWorkbench(Wrapper):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any | ToolResult, None]:
         start = partial(self.wrapped.call_tool_stream, name, arguments, cancellation_token, call_id)
-        return _stream(PartCall(self.wrapped, name, arguments, _RESULT), start, self._dispatcher)
+        return _stream(_PartCall(self.wrapped, name, arguments, _RESULT), start, self._dispatcher)
 
 
 def _stream(
@@ -313,7 +323,7 @@ class WrappedMemory(Wrapper):
         self, what: str, arguments: Mapping[str, Any], do: Callable[[], Awaitable[T]], form: TypeAdapter[T]
     ) -> T:
         name = f"{type(self.wrapped).__name__}.{what}"
-        return await perform(MemoryCall(self.wrapped, name, arguments, form), do, self._dispatcher)
+        return await perform(_MemoryCall(self.wrapped, name, arguments, form), do, self._dispatcher)
 
 
 class WrappedInput:
@@ -360,6 +370,41 @@ def wrap(part: T) -> T:
         if isinstance(part, kind):
             return wrapper(part)
     return part
+
+
+@contextmanager
+def wrapped_inside(root: Team | ChatAgent) -> Generator[None]:
+    """Within it, the effects of AutoGen's agents in a team, or of an agent, go through the dispatcher.
+
+    For a team that was built in Python, whose parts are wrapped in their places, and put back at the end. The agents of this
+    package wrap their parts themselves.
+    """
+    undo: list[Callable[[], object]] = []
+    wrappers: dict[int, object] = {}
+    seen: set[int] = set()
+    queue: list[object] = [root]
+    while queue:
+        holder = queue.pop()
+        if id(holder) in seen or type(holder).__module__.startswith(_OURS):
+            continue
+        seen.add(id(holder))
+        if isinstance(holder, UserProxyAgent) and not _is_wrapped_input(holder):
+            undo += [
+                partial(setattr, holder, name, getattr(holder, name)) for name in ("input_func", "_is_async")
+            ]
+            wrap(holder)
+        for slot in slots_of(holder):
+            part = slot.value
+            if isinstance(part, _EFFECTFUL) and not isinstance(part, Wrapper) and _bypasses(part):
+                slot.put(wrappers.setdefault(id(part), wrap(part)))
+                undo.append(partial(slot.put, part))
+            elif isinstance(part, list | ComponentBase):
+                queue.append(part)  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        yield
+    finally:
+        for put_back in reversed(undo):
+            put_back()
 
 
 def unwrap(part: T) -> T:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from codeact_team.core.visibility import clean, cut
+from codeact_team.text.visibility import clean, cut
 from codeact_team.tools.schemas import ANYTHING, Fields, Schema, SchemaDocument, as_schema, subschemas
 from codeact_team.tools.sources import ListedTool
 
@@ -50,7 +50,7 @@ def assign(names: Sequence[str], instead: str, *, reserved: Collection[str] = ()
     return [assigned[index] for index in range(len(names))]
 
 
-MAX_TYPES = 40
+_MAX_TYPES = 40
 """Objects that get a name. Further ones are annotated as ``dict[str, Any]``."""
 
 _MAX_SCHEMAS = 3000
@@ -64,7 +64,7 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 @dataclass
-class NamedType:
+class _NamedType:
     """An object whose fields are known; ``base`` is its name without a number, ``hints`` annotate fields by key."""
 
     name: str
@@ -75,11 +75,11 @@ class NamedType:
     hints: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class Annotator:
+class _Annotator:
     """Writes the annotations of one tool, and collects the objects with a name in them in ``types``."""
 
     def __init__(self) -> None:
-        self.types: list[NamedType] = []
+        self.types: list[_NamedType] = []
         self._names = set(_TAKEN)
         self._named: dict[int, str] = {}
         self._open: set[int] = set()
@@ -102,7 +102,7 @@ class Annotator:
             yield "Any"
         elif isinstance(reference := schema.get("$ref"), str):
             yield from self._referenced(document, reference)
-        elif (choices := literals(schema)) is not None:
+        elif (choices := _literals(schema)) is not None:
             yield from choices
         elif document.has_fields(schema):
             yield self._object(document, schema, hint)
@@ -136,13 +136,13 @@ class Annotator:
     def _object(self, document: SchemaDocument, schema: Schema, hint: str) -> str:
         if id(schema) in self._named:
             return self._named[id(schema)]
-        if len(self.types) >= MAX_TYPES:
+        if len(self.types) >= _MAX_TYPES:
             return "dict[str, Any]"
         title = schema.get("title")
         base = _camel(title if isinstance(title, str) and title else hint)
         if same := next((one for one in self.types if one.base == base and one.schema == schema), None):
             return same.name
-        found = NamedType(self._name(base), base, schema, document, document.fields_of(schema))
+        found = _NamedType(self._name(base), base, schema, document, document.fields_of(schema))
         # before its fields, which may refer to it
         self._named[id(schema)] = found.name
         self.types.append(found)
@@ -179,7 +179,7 @@ def _camel(hint: str) -> str:
     return identifier("".join(word[:1].upper() + word[1:] for word in words)[:60], "Object")
 
 
-def literals(schema: Schema) -> list[str] | None:
+def _literals(schema: Schema) -> list[str] | None:
     """Write the annotation of a schema that lists its values; ``None`` if it does not, or lists too many."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or not 0 < len(values) <= _MAX_LITERALS:
@@ -323,7 +323,7 @@ class Declaration:
 
 def declare(name: str, tool: ListedTool) -> Declaration:
     """Make the declaration of a tool, whose schema was checked against its meta-schema."""
-    annotator = Annotator()
+    annotator = _Annotator()
     parameters = list(_parameters(annotator, SchemaDocument(tool.schema)))
     result = "Media" if tool.returns_media else None
     lines = [f"{_INDENT}{one.name}: {one.about}" for one in parameters if one.about]
@@ -342,7 +342,7 @@ def declare(name: str, tool: ListedTool) -> Declaration:
     return Declaration(name, _summary(tool.description, _MAX_SHORT), parameters, result, doc, others)
 
 
-def _parameters(annotator: Annotator, document: SchemaDocument) -> Iterator[Parameter]:
+def _parameters(annotator: _Annotator, document: SchemaDocument) -> Iterator[Parameter]:
     fields = document.fields_of(document.root)
     keys = list(fields.schemas) + sorted(fields.required - set(fields.schemas))
     names = dict(zip(keys, assign(keys, "arg"), strict=True))
@@ -396,7 +396,7 @@ def _about(document: SchemaDocument, schema: Schema, key: str = "") -> str:
 def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
     for described in (schema, document.resolve(as_schema(schema.get("items")))):
         values = described.get("enum")
-        if isinstance(values, list) and literals(described) is None:
+        if isinstance(values, list) and _literals(described) is None:
             yield clean(f"One of {', '.join(map(repr, values))}", _MAX_CHOICES)
     for limit, words in _LIMITS.items():
         value = schema.get(limit)
@@ -404,7 +404,7 @@ def _limits(document: SchemaDocument, schema: Schema) -> Iterator[str]:
             yield clean(f"{words.capitalize()} {value}", _MAX_FIELD)
 
 
-def _type_section(found: NamedType) -> str:
+def _type_section(found: _NamedType) -> str:
     lines = [f"{found.name} is a dict:"]
     for key, schema in found.fields.schemas.items():
         optional = "" if key in found.fields.required else ", optional"

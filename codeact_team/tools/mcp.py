@@ -27,9 +27,9 @@ from pydantic import BaseModel, JsonValue
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.autogen_internals import actor_of, next_request_number, overrides_of, sampling_of
 from codeact_team.core.execution import Artifact
-from codeact_team.core.redaction import Redactor, add_secrets
-from codeact_team.core.visibility import cut
 from codeact_team.errors import WorkbenchError
+from codeact_team.text.redaction import Redactor, add_secrets
+from codeact_team.text.visibility import cut
 from codeact_team.tools.mcp_transport import open_session
 from codeact_team.tools.schemas import Schema, as_schema
 from codeact_team.tools.sources import (
@@ -49,7 +49,7 @@ from codeact_team.tools.sources import (
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
 
-LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, ConnectionError)
+_LOST = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, ConnectionError)
 """Errors of a request whose connection is gone."""
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ _FAREWELL_SECONDS = 0.2
 """Seconds that cancellation notices may take to be sent when the connection is closed."""
 
 
-class Connection:
+class _Connection:
     """A connection to one server, which is opened and closed here.
 
     Its session is entered and left in one task, as MCP's client demands. Requests may come from any task of the same
@@ -214,13 +214,13 @@ async def _notify_cancelled(session: ClientSession, number: int) -> None:
     params = types.CancelledNotificationParams(requestId=number)
     cancelled = types.ClientNotification(types.CancelledNotification(params=params))
     # a server that is gone need not know
-    with suppress(McpError, *LOST):
+    with suppress(McpError, *_LOST):
         # a server of MCP's own library ends if the notification arrives before it has begun the request
         await session.send_ping()
         await session.send_notification(cancelled)
 
 
-class WorkbenchConnection(Connection):
+class _WorkbenchConnection(_Connection):
     """The workbench's own connection, for one that runs already, or whose class overrides ``call_tool``.
 
     AutoGen lists only the first page of tools, and does not notify a server of a cancellation.
@@ -340,27 +340,27 @@ def _secret_parts(text: str) -> list[str]:
 _WRAPPER = "result"
 
 
-def returned_schema(output: Schema | None) -> Schema | None:
+def _returned_schema(output: Schema | None) -> Schema | None:
     """Return the schema of the value that code gets from a tool with this output schema."""
-    if output is None or not is_wrapped(output):
+    if output is None or not _is_wrapped(output):
         return output
     # the definitions stay at the root
     value = as_schema(as_schema(output["properties"])[_WRAPPER])
     return {**{key: output[key] for key in ("$defs", "definitions") if key in output}, **value}
 
 
-def is_wrapped(output: Schema) -> bool:
+def _is_wrapped(output: Schema) -> bool:
     """Whether this is the wrapper of MCP's own library around a value that is no object."""
     return output.get("type") == "object" and list(as_schema(output.get("properties"))) == [_WRAPPER]
 
 
-def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
+def _pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequence[Piece]:
     """Convert a tool's answer into the pieces for the code; :class:`ToolFailed` if its media cannot be decoded."""
     structured = cast("dict[str, JsonValue] | None", result.structuredContent)
     if structured is None:
         return [_piece(content) for content in result.content]
     value: JsonValue = structured
-    if output is not None and is_wrapped(output) and list(structured) == [_WRAPPER]:
+    if output is not None and _is_wrapped(output) and list(structured) == [_WRAPPER]:
         value = structured[_WRAPPER]
     # the text repeats it for clients without structured content
     return [
@@ -369,7 +369,7 @@ def pieces_of_mcp(result: types.CallToolResult, output: Schema | None) -> Sequen
     ]
 
 
-def text_of(result: types.CallToolResult) -> str:
+def _text_of(result: types.CallToolResult) -> str:
     """Return the text of an error."""
     return "\n".join(content.text for content in result.content if isinstance(content, types.TextContent))
 
@@ -408,7 +408,7 @@ class McpServer(ToolSource):
         self.label = f"MCP server {label_of(workbench.server_params)!r}"
         self._workbench = workbench
         self._calls_itself = type(workbench).call_tool is not McpWorkbench.call_tool
-        self._connection = Connection(workbench)
+        self._connection = _Connection(workbench)
         self._lost = False
 
     @cached_property
@@ -420,7 +420,7 @@ class McpServer(ToolSource):
             return
         await self.stop()
         theirs = self._calls_itself or actor_of(self._workbench) is not None
-        self._connection = (WorkbenchConnection if theirs else Connection)(self._workbench)
+        self._connection = (_WorkbenchConnection if theirs else _Connection)(self._workbench)
         self._lost = False
         try:
             await self._connection.open()
@@ -469,8 +469,8 @@ class McpServer(ToolSource):
             reason = self._reason(error)
         else:
             if result.isError:
-                raise ToolFailed(self._redactor.redact_text(error_text(text_of(result))))
-            return pieces_of_mcp(result, tool.output)
+                raise ToolFailed(self._redactor.redact_text(error_text(_text_of(result))))
+            return _pieces_of_mcp(result, tool.output)
         raise ToolFailed(reason)
 
     def _listed(self, tool: types.Tool) -> ListedTool:
@@ -480,7 +480,7 @@ class McpServer(ToolSource):
             name = override.name or name
             description = description if override.description is None else override.description
         output = tool.outputSchema
-        return ListedTool(name, description, tool.inputSchema, returned_schema(output), output=output)
+        return ListedTool(name, description, tool.inputSchema, _returned_schema(output), output=output)
 
     def _reason(self, error: Exception) -> str:
         """Describe an error without secrets, and note whether the server is gone."""
@@ -490,7 +490,7 @@ class McpServer(ToolSource):
         reasons: list[str] = []
         for leaf in leaves(error):
             code = leaf.error.code if isinstance(leaf, McpError) else 0
-            if isinstance(leaf, LOST) or code == types.CONNECTION_CLOSED:
+            if isinstance(leaf, _LOST) or code == types.CONNECTION_CLOSED:
                 self._lost = True
                 problem = self._connection.problem or "has ended, or closed the connection"
                 reasons.append(f"the server {problem}")

@@ -33,29 +33,29 @@ MAX_MESSAGE = 24 << 20
 """Bytes of a message: of what code may get, base64 makes four thirds."""
 MAX_VALUES = 500_000
 """Values in a message: lists, mappings, and what they hold."""
-MAX_PIECES = 2_000
+_MAX_PIECES = 2_000
 """Pieces of an answer, or of what a server asks the model, each of which becomes an object."""
-MAX_TOOLS_OF_A_PAGE = 5_000
+_MAX_TOOLS_OF_A_PAGE = 5_000
 
 _EXIT_SECONDS = 2.0
 _TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BLANK = (b"\n", b"\r\n", b"\r")
-_LISTS = {"tools": MAX_TOOLS_OF_A_PAGE, "content": MAX_PIECES, "messages": MAX_PIECES}
+_LISTS = {"tools": _MAX_TOOLS_OF_A_PAGE, "content": _MAX_PIECES, "messages": _MAX_PIECES}
 
 Fail = Callable[[str], None]
 """Ends the connection, for the reason that it is given."""
 
 
-class TooLarge(ValueError):
+class _TooLarge(ValueError):
     """A server has sent more than it may; the text continues "the server"."""
 
 
-def require_bounded(message: bytes | bytearray) -> None:
-    """Raise :class:`TooLarge` if a message has too many bytes or values."""
+def _require_bounded(message: bytes | bytearray) -> None:
+    """Raise :class:`_TooLarge` if a message has too many bytes or values."""
     if len(message) > MAX_MESSAGE:
-        raise TooLarge(f"has sent a message of more than {MAX_MESSAGE >> 20} MiB")
+        raise _TooLarge(f"has sent a message of more than {MAX_MESSAGE >> 20} MiB")
     if _separators(message) > MAX_VALUES and _separators(_TEXTS.sub(b"", message)) > MAX_VALUES:
-        raise TooLarge(f"has sent a message of more than {MAX_VALUES:,} values")
+        raise _TooLarge(f"has sent a message of more than {MAX_VALUES:,} values")
 
 
 def _separators(message: bytes | bytearray) -> int:
@@ -63,7 +63,7 @@ def _separators(message: bytes | bytearray) -> int:
 
 
 def _require_few(message: SessionMessage | Exception) -> None:
-    """Raise :class:`TooLarge` if a list has too many parts that will become objects."""
+    """Raise :class:`_TooLarge` if a list has too many parts that will become objects."""
     if isinstance(message, Exception):
         return
     root: Any = message.message.root
@@ -71,7 +71,7 @@ def _require_few(message: SessionMessage | Exception) -> None:
     for name, most in _LISTS.items():
         listed = cast("dict[str, object]", content).get(name) if isinstance(content, dict) else None
         if isinstance(listed, list) and len(cast("list[object]", listed)) > most:
-            raise TooLarge(f"has sent {name!r} of more than {most:,} parts")
+            raise _TooLarge(f"has sent {name!r} of more than {most:,} parts")
 
 
 @asynccontextmanager
@@ -109,7 +109,7 @@ async def _pass_on(
             async for message in incoming:
                 try:
                     _require_few(message)
-                except TooLarge as error:
+                except _TooLarge as error:
                     fail(str(error))
                     return
                 await outgoing.send(message)
@@ -158,7 +158,7 @@ async def _program(params: StdioServerParams, fail: Fail) -> AsyncGenerator[_Str
                     # what a program prints besides is no message
                     with suppress(ValidationError):
                         await to_session.send(SessionMessage(types.JSONRPCMessage.model_validate_json(line)))
-            except TooLarge as error:
+            except _TooLarge as error:
                 fail(str(error))
             except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                 # nobody reads any more
@@ -194,16 +194,16 @@ async def _end(process: Process) -> None:
 
 
 async def _lines(stream: ByteReceiveStream | AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The lines of a stream, in bounded memory. Raises :class:`TooLarge`."""
+    """The lines of a stream, in bounded memory. Raises :class:`_TooLarge`."""
     buffer, searched = bytearray(), 0
     async for piece in stream:
         buffer += piece
         for line in _taken(buffer, searched):
-            require_bounded(line)
+            _require_bounded(line)
             yield line
         searched = len(buffer)
         if searched > MAX_MESSAGE:
-            require_bounded(buffer)
+            _require_bounded(buffer)
 
 
 def _taken(buffer: bytearray, searched: int) -> Iterator[bytes]:
@@ -250,7 +250,7 @@ class _BoundedStream(httpx.AsyncByteStream):
         try:
             async for piece in self._events() if self._is_events else self._whole():
                 yield piece
-        except TooLarge as error:
+        except _TooLarge as error:
             self._fail(str(error))
             raise httpx.ReadError(str(error)) from error
 
@@ -259,7 +259,7 @@ class _BoundedStream(httpx.AsyncByteStream):
         async for line in _lines(aiter(self._stream)):
             size = 0 if line in _BLANK else size + len(line)
             if size > MAX_MESSAGE:
-                raise TooLarge(f"has sent an event of more than {MAX_MESSAGE >> 20} MiB")
+                raise _TooLarge(f"has sent an event of more than {MAX_MESSAGE >> 20} MiB")
             yield line
 
     async def _whole(self) -> AsyncGenerator[bytes, None]:
@@ -268,7 +268,7 @@ class _BoundedStream(httpx.AsyncByteStream):
             body += piece
             if len(body) > MAX_MESSAGE:
                 break
-        require_bounded(body)
+        _require_bounded(body)
         yield bytes(body)
 
     async def aclose(self) -> None:

@@ -15,8 +15,8 @@ from pydantic_core import core_schema
 
 from codeact_team.tools.schemas import Schema, SchemaDocument, as_schema, subschemas
 
-MAX_TRIALS = 5_000_000
-"""How often values may be tried against types, or compared with each other; so many take about a second."""
+_MAX_TRIALS = 5_000_000
+"""The most trials of values against types, and comparisons of values; so many take about a second."""
 
 _UNCHOSEN = frozenset({"str", "literal", "enum", "bool", "none"})
 """Types whose values have hashes that code cannot choose, or of which there are few."""
@@ -74,7 +74,7 @@ class ModelReader(Generic[_Model]):
 
     def require_bounded(self, value: JsonValue) -> None:
         """Raise a ``ValueError`` if it would take too long to read a value."""
-        if _Trials(self._parts).count(value, self._parts.root) > MAX_TRIALS:
+        if _Trials(self._parts).count(value, self._parts.root) > _MAX_TRIALS:
             raise ValueError(
                 f"the {self._name} may fit in so many ways, or hold so many values of sets and keys of mappings, that reading "
                 "could take for ever"
@@ -112,7 +112,7 @@ class _Parts:
         self._read: dict[int, _Part] = {}
 
     def of(self, schema: Schema) -> _Part:
-        """What a schema says, which is one of the document's own."""
+        """Return the part that a schema of the document describes."""
         if (part := self._read.get(id(schema))) is None:
             part = self._read[id(schema)] = _Part(self._document, schema)
         return part
@@ -162,7 +162,7 @@ class _Trials:
 
 
 def _comparisons(values: list[JsonValue]) -> int:
-    """How often values are compared if they have the same hash, as far as code can choose that."""
+    """Return the number of comparisons if all values whose hashes code can choose had the same hash."""
     chosen = sum(1 for value in values if _is_chosen(value))
     return chosen * chosen // 2
 

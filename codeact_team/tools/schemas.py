@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 from pydantic import JsonValue
 
-from codeact_team.core.visibility import clean, cut
+from codeact_team.text.visibility import clean, cut
 
 Schema = Mapping[str, JsonValue]
 
@@ -55,7 +55,7 @@ class SchemaDocument:
         self.root = root
 
     def resolve(self, schema: Schema) -> Schema:
-        """Follow the references of ``schema``; its own keywords win over those of its target."""
+        """Follow the references of ``schema``. Its own keywords win over its target's."""
         for _ in range(_MOST_REFERENCES):
             if not isinstance(reference := schema.get("$ref"), str):
                 return schema
@@ -84,7 +84,7 @@ class SchemaDocument:
         return found
 
     def fields_of(self, schema: Schema) -> Fields:
-        """Collect the fields of an object of this schema, those of all alternatives included."""
+        """Collect the fields of an object of this schema, including the fields of all alternatives."""
         return self._fields_of(schema, set())
 
     def _fields_of(self, schema: Schema, seen: set[str]) -> Fields:
@@ -116,8 +116,8 @@ class SchemaDocument:
         return any(isinstance(self.resolve(part).get("properties"), Mapping) for part in parts)
 
 
-MAX_CHECKS = 100_000
-"""How often one value may have to be checked against some part of a schema."""
+_MAX_CHECKS = 100_000
+"""The most checks of one value against parts of a schema."""
 
 _DEEPEST_SCHEMA = 250
 _UNDER_WAY = 0
@@ -138,7 +138,7 @@ _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
 """The checker has these built in, and they are harmless."""
 
 
-class Expansion:
+class _Expansion:
     """Counts the checks that a value may need, whatever the value.
 
     The checker remembers checks only where a schema refers to itself. It follows every other reference anew, so forty
@@ -149,7 +149,7 @@ class Expansion:
         is_recursive: Whether a part contains itself.
 
     Raises:
-        ValueError: If there are more than :data:`MAX_CHECKS`, or the schema refers to a place that it does not have.
+        ValueError: If there are more than :data:`_MAX_CHECKS`, or the schema refers to a place that it does not have.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -177,7 +177,7 @@ class Expansion:
         if not _REPEATED.isdisjoint(schema):
             # the checker finds out what is evaluated by evaluating it again
             checks *= 3
-        if checks > MAX_CHECKS:
+        if checks > _MAX_CHECKS:
             raise ValueError(_TOO_MANY)
         known[id(schema)] = checks
         return checks
@@ -198,7 +198,7 @@ class Expansion:
         ending = name.rpartition("/")[2]
         for part in [self._root, *self._named]:
             self._looked_at += 1
-            if self._looked_at > MAX_CHECKS:
+            if self._looked_at > _MAX_CHECKS:
                 raise ValueError(_TOO_MANY)
             if fragment and not fragment.startswith("/"):
                 if fragment in [str(part.get(naming)).removeprefix("#") for naming in _NAMING]:
@@ -239,10 +239,10 @@ def _parts(schema: Schema, targets: list[Schema]) -> Iterator[list[Schema]]:
 
 
 MAX_DEPTH = 64
-"""How deeply a checked value may be nested."""
+"""The most levels of nesting of a checked value."""
 
-MAX_WORK = 20_000_000
-"""How many checks of single values one value may need; so many take about a second."""
+_MAX_WORK = 20_000_000
+"""The most checks of single values that one value may need; so many take about a second."""
 
 _MAX_BACKTRACKING = 100_000
 _MAX_EXPLAINED_WORK = 100_000
@@ -273,7 +273,7 @@ class SchemaChecker:
         )
         if _measure(schema, 10 * MAX_DEPTH) is None:
             raise ValueError("it is nested too deeply")
-        self._expansion = Expansion(schema)
+        self._expansion = _Expansion(schema)
         keywords = [*_keywords(schema)]
         self._required = sum(
             len(value) for name, value in keywords if name == "required" and isinstance(value, list)
@@ -299,7 +299,7 @@ class SchemaChecker:
             raise ValueError(
                 f"the {self._name} {self._is} nested too deeply; {MAX_DEPTH} levels are possible"
             )
-        if size.values * self._expansion.checks > MAX_WORK:
+        if size.values * self._expansion.checks > _MAX_WORK:
             raise ValueError(
                 f"the {self._name} {self._holds} {size.values:,} values, too many to be checked against "
                 f"{self._schema_name}"
@@ -325,7 +325,7 @@ class SchemaChecker:
 
 
 class _Size(NamedTuple):
-    """How deep a value is nested, how many values it holds in all, and how many one part of it holds at most."""
+    """Size of a value: its levels of nesting, the number of values in it, and the largest number in one part of it."""
 
     depth: int
     values: int

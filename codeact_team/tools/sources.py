@@ -29,22 +29,22 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from codeact_team.core.autogen_internals import function_of, tools_inside
 from codeact_team.core.execution import Artifact
 from codeact_team.core.providers import resolve_function
-from codeact_team.core.visibility import clean, cut
 from codeact_team.errors import CodeActTeamError, SettingError, WorkbenchError
+from codeact_team.text.visibility import clean, cut
 from codeact_team.tools.model_reader import ModelReader
 from codeact_team.tools.schemas import ANYTHING, Schema
 
 Piece = JsonValue | Artifact
 """A part of a tool's result."""
 
-MEDIA_TYPES = (Artifact, bytes, bytearray, memoryview, Image, Picture)
+_MEDIA_TYPES = (Artifact, bytes, bytearray, memoryview, Image, Picture)
 """Types of values that JSON does not have, but a tool may return, by themselves or in a list."""
 
-MAX_ERROR = 4000
+_MAX_ERROR = 4000
 """Characters of an error that code gets to see."""
 _MAX_LEAVES = 3
 
-ANY_BYTES = "application/octet-stream"
+_ANY_BYTES = "application/octet-stream"
 _MIME_TYPE = re.compile(r"[a-zA-Z0-9][\w.+-]{0,60}/[a-zA-Z0-9][\w.+-]{0,100}", re.ASCII)
 
 
@@ -54,16 +54,16 @@ class ToolFailed(Exception):
 
 def error_text(text: str) -> str:
     """Bound the text of a tool's error."""
-    return clean(text, MAX_ERROR) or "the tool failed and does not say why"
+    return clean(text, _MAX_ERROR) or "the tool failed and does not say why"
 
 
 def describe_error(error: BaseException) -> str:
     """Return the text of an exception without its traceback; of a group, the texts of its members."""
     texts: dict[str, None] = {}
     for leaf in islice(leaves(error), _MAX_LEAVES):
-        text, kind = str(leaf)[: 4 * MAX_ERROR], type(leaf).__name__
+        text, kind = str(leaf)[: 4 * _MAX_ERROR], type(leaf).__name__
         texts[f"{kind}: {text}" if text else kind] = None
-    return clean("; ".join(texts), MAX_ERROR)
+    return clean("; ".join(texts), _MAX_ERROR)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -85,9 +85,10 @@ def pieces_of(value: object) -> Sequence[Piece]:
         ToolFailed: If the value has no form in JSON.
     """
     items = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
-    parts = items if any(isinstance(item, MEDIA_TYPES) for item in items) else [cast("object", value)]
+    parts = items if any(isinstance(item, _MEDIA_TYPES) for item in items) else [cast("object", value)]
     return [
-        _artifact(cast("object", part)) if isinstance(part, MEDIA_TYPES) else _as_json(part) for part in parts
+        _artifact(cast("object", part)) if isinstance(part, _MEDIA_TYPES) else _as_json(part)
+        for part in parts
     ]
 
 
@@ -103,7 +104,7 @@ def pieces_of_result(result: ToolResult) -> Sequence[Piece]:
 
 def mime_type(text: str | None) -> str:
     """Return ``text`` if it can be a MIME type, else the type of any bytes."""
-    return text.lower() if text and _MIME_TYPE.fullmatch(text) else ANY_BYTES
+    return text.lower() if text and _MIME_TYPE.fullmatch(text) else _ANY_BYTES
 
 
 def _artifact(value: object) -> Artifact:
@@ -114,7 +115,7 @@ def _artifact(value: object) -> Artifact:
         fits = picture.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
         (picture if fits else picture.convert("RGB")).save(file, "PNG")
         return Artifact("image/png", file.getvalue())
-    return Artifact(ANY_BYTES, bytes(cast("bytes", value)))
+    return Artifact(_ANY_BYTES, bytes(cast("bytes", value)))
 
 
 def _as_json(value: object) -> JsonValue:
@@ -357,7 +358,7 @@ def _check_parameters(name: str, function: Callable[..., Any]) -> None:
             )
 
 
-MAX_THREADS = 64
+_MAX_THREADS = 64
 """Functions that are no coroutines and run at the same time. Further calls wait."""
 
 _MAX_LOGGED = 2000
@@ -379,7 +380,7 @@ class PythonTools(ToolSource):
     def __init__(self, tools: Sequence[BaseTool[Any, Any]]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._threads: ThreadPoolExecutor | None = None
-        self.listed = [_listed(tool) for tool in tools]
+        self.listed: list[ListedTool] = [_listed(tool) for tool in tools]
         """The tools, which never change."""
 
     async def start(self) -> None:
@@ -442,7 +443,7 @@ class PythonTools(ToolSource):
         if inspect.isasyncgenfunction(function):
             return [item async for item in function(**given)]
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="codeact-team-tool")
+            self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="codeact-team-tool")
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: context.run(_call, partial(function, **given))
@@ -480,7 +481,7 @@ def _listed(tool: BaseTool[Any, Any]) -> ListedTool:
     if returned is TaskResult:
         # the code gets its text
         returned = str
-    returns_media = isinstance(returned, type) and issubclass(returned, MEDIA_TYPES)
+    returns_media = isinstance(returned, type) and issubclass(returned, _MEDIA_TYPES)
     returns = None if returns_media else schema_of_returned(cast("Any", returned))
     return ListedTool(tool.name, tool.description, schema, returns, returns_media)
 

@@ -13,13 +13,13 @@ from autogen_core import CancellationToken, ComponentModel
 from autogen_core.tools import Workbench
 from pydantic import JsonValue
 
-from codeact_team.core.aio import Turns, is_being_cancelled, to_the_end, until_cancelled
+from codeact_team.core.aio import FairLock, is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.core.autogen_internals import is_of_mcp
 from codeact_team.core.providers import did_you_mean
-from codeact_team.core.quoting import make_inert
 from codeact_team.errors import SettingError, WorkbenchError
+from codeact_team.text.quoting import make_inert
 from codeact_team.tools.autogen_parts import unwrap
-from codeact_team.tools.declarations import RESERVED, assign, declare
+from codeact_team.tools.declarations import RESERVED, Declaration, assign, declare
 from codeact_team.tools.schemas import SchemaChecker
 from codeact_team.tools.sources import (
     AnyWorkbench,
@@ -62,9 +62,9 @@ class OfferedTool:
         self._listed = listed
         self._source = source
         self._checker = SchemaChecker(listed.schema)
-        self.declaration = declare(name, listed)
-        self.declared = self.declaration.declare()
-        self.size = len(json.dumps(self.declared))
+        self.declaration: Declaration = declare(name, listed)
+        self.declared: dict[str, JsonValue] = self.declaration.declare()
+        self.size: int = len(json.dumps(self.declared))
 
     def read(self, arguments: dict[str, JsonValue]) -> Arguments:
         """Check and read the arguments of a call; :class:`ToolFailed` says what does not fit and where."""
@@ -97,10 +97,9 @@ class OfferedTool:
     async def _call(self, arguments: Arguments, cancellation_token: CancellationToken) -> Sequence[Piece]:
         try:
             return await self._source.call(self._listed, arguments, cancellation_token)
-        except ToolFailed as failure:
-            raise ToolFailed(error_text(str(failure))) from failure
         except (Exception, SystemExit) as error:  # a tool may raise anything; it must not end the host
-            raise ToolFailed(error_text(describe_error(error))) from error
+            text = str(error) if isinstance(error, ToolFailed) else describe_error(error)
+            raise ToolFailed(error_text(text)) from error
 
 
 class Offer:
@@ -108,7 +107,7 @@ class Offer:
 
     def __init__(self, tools: Sequence[OfferedTool]) -> None:
         self.tools = tools
-        self.declarations = [tool.declared for tool in tools]
+        self.declarations: list[dict[str, JsonValue]] = [tool.declared for tool in tools]
         self._tools = {tool.name: tool for tool in tools}
 
     def find(self, name: str) -> OfferedTool | None:
@@ -163,7 +162,7 @@ def _cancel(token: CancellationToken) -> None:
         logger.warning("a tool's reaction to its cancellation has failed", exc_info=True)
 
 
-MAX_TOOLS = 5000
+_MAX_TOOLS = 5000
 MAX_DECLARATIONS = 2 * 1024 * 1024
 """Bytes of all declarations together."""
 
@@ -172,8 +171,8 @@ Catalogs = Sequence[tuple[ToolSource, Catalog]]
 
 def assemble(catalogs: Catalogs) -> Offer:
     """Offer all listed tools; an error if names collide, a schema is broken, or there are too many."""
-    if sum(len(catalog.tools) for _, catalog in catalogs) > MAX_TOOLS:
-        raise _largest(catalogs).error(f"more than {MAX_TOOLS:,} tools are too many; offer fewer")
+    if sum(len(catalog.tools) for _, catalog in catalogs) > _MAX_TOOLS:
+        raise _largest(catalogs).error(f"more than {_MAX_TOOLS:,} tools are too many; offer fewer")
     tools: list[OfferedTool] = []
     size = 0
     for name, listed, source in _named(catalogs):
@@ -222,11 +221,8 @@ def _refuse_doubles(flat: Sequence[tuple[ListedTool, ToolSource]]) -> None:
 T = TypeVar("T")
 
 
-Ask = Callable[[list[str], Callable[[], Awaitable[Sequence[Catalog]]]], Awaitable[Sequence[Catalog]]]
-
-
-async def _ask(_: list[str], listed: Callable[[], Awaitable[Sequence[Catalog]]]) -> Sequence[Catalog]:
-    return await listed()
+Listing = Callable[[], Awaitable[Sequence[Catalog]]]
+Ask = Callable[[list[str], Listing], Awaitable[Sequence[Catalog]]]
 
 
 class Toolbox:
@@ -250,10 +246,14 @@ class Toolbox:
         self._workbenches = [unwrap(workbench) for workbench in workbenches]
         self._others = [*map(_source_of, self._workbenches)]
         self._sources: list[ToolSource] = [single, *self._others]
-        self._changing = Turns()
+        self._changing = FairLock()
         self._is_started = False
         self._catalogs: list[tuple[ToolSource, Catalog]] = []
         self._offer: Offer | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any tools or workbenches were given."""
+        return bool(self._given or self._workbenches)
 
     async def start(self) -> None:
         """Start all sources that do not run, and servers that have died. If one fails, all are stopped. Idempotent."""
@@ -279,7 +279,7 @@ class Toolbox:
         self._is_started = False
         await _all(source.stop() for source in self._sources)
 
-    async def offer(self, ask: Ask = _ask) -> Offer:
+    async def offer(self, ask: Ask | None = None) -> Offer:
         """Start all sources, and return the tools there are now: the same object as long as they are the same.
 
         Args:
@@ -291,7 +291,8 @@ class Toolbox:
         """
         catalogs: list[tuple[ToolSource, Catalog]] = [(self._single, Catalog(self._single.listed))]
         if self._others:
-            listed = await ask([source.label for source in self._others], self._list)
+            labels = [source.label for source in self._others]
+            listed = await (self._list() if ask is None else ask(labels, self._list))
             catalogs += zip(self._others, listed, strict=True)
         if self._offer is None or catalogs != self._catalogs:
             self._offer, self._catalogs = assemble(catalogs), catalogs
@@ -332,7 +333,7 @@ def _dumped(workbench: Workbench) -> ComponentModel:
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait until all is done, and only then raise the errors: those of workbenches together, or else the first."""
+    """Wait until all is done, and only then raise the errors: all together if workbenches raised them, else the first."""
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     if failures := [outcome for outcome in outcomes if isinstance(outcome, BaseException)]:
         if len(failures) > 1 and all(isinstance(failure, WorkbenchError) for failure in failures):

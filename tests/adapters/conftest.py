@@ -1,1 +1,1 @@
-from support.executing import template as template
+from support.executing import zygote as zygote

@@ -16,7 +16,8 @@ from support.openai_server import ScriptedServer, Text
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.observations import Ending
-from codeact_team.core.execution import CallOutcome
+from codeact_team.core.effects import Dispatcher, Effect, Perform
+from codeact_team.core.execution import CallAnswer, CallOutcome
 from codeact_team.errors import SettingError
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 from codeact_team.tools.approval_rules import ApprovalRule, Question
@@ -179,6 +180,17 @@ async def test_a_denied_call_is_an_exception_with_the_reason_and_costs_no_retry_
     assert [(entry.what, entry.name, entry.decision, entry.by) for entry in record.approvals] == [
         ("tool", "cancel_order", "deny", "rule 1")
     ]
+
+
+async def test_a_denial_that_a_record_answers_with_is_one(session: ConfinedSessionCodeExecutor):
+    async def deny(effect: Effect[Any], perform: Perform) -> Any:
+        is_call = effect.kind == "tool_call"
+        return CallAnswer(CallOutcome.DENIED, error="not on a Sunday") if is_call else await perform()
+
+    with Dispatcher(deny):
+        agent = agent_of(replay(py("tools.cancel_order(7)"), "No."), session, tools=[cancel_order])
+        record = record_of(await answer(agent))
+    assert (record.outcome, record.tool_calls[0].outcome) == ("denied", CallOutcome.DENIED)
 
 
 async def test_a_rule_sees_the_arguments_that_a_tool_takes_for_those_left_out(

@@ -27,7 +27,7 @@ from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerSessionCodeExecutor
-from codeact_team.runs.summary import PromotedListener
+from codeact_team.journal.promoted import PromotedListener
 
 Session = ConfinedSessionCodeExecutor
 CHOOSE = "Choose the one whose answer is to be given."
@@ -81,9 +81,9 @@ async def value(executor: SessionCodeExecutor, expression: str) -> str:
     return await run(executor, f"print(repr(({expression})))")
 
 
-async def branches_of(executor: SessionCodeExecutor) -> set[str]:
-    """The directories of branches that are there; what was promoted before is removed some time later."""
-    code = "import glob; print(glob.glob('.codeact-team/branches-*/*'))"
+async def forks_of(executor: SessionCodeExecutor) -> set[str]:
+    """The directories of forks that are there; what was promoted before is removed some time later."""
+    code = "import glob; print(glob.glob('.codeact-team/forks-*/*'))"
     return set(literal_eval(await run(executor, code)))
 
 
@@ -249,7 +249,7 @@ async def test_one_attempt_is_made_where_the_session_cannot_be_copied(fresh_sess
     assert "log.txt" in note or "log is open" in note
 
 
-async def test_code_that_ends_its_branch_ends_no_other_attempt(fresh_session: Session) -> None:
+async def test_code_that_ends_its_fork_ends_no_other_attempt(fresh_session: Session) -> None:
     dying = [Text(py("import os; os._exit(3)")), Text("It has gone wrong.")]
     async with ScriptedServer(side_by_side(dying, [Text(py("n = 5")), Text("It is 5.")])) as server:
         items = await turn(agent_of(server, fresh_session, attempts=2))
@@ -279,14 +279,14 @@ async def test_an_answer_that_counts_fails_where_what_its_code_has_made_is_lost(
     choice = Slow(1, Json({"reason": "It is the best.", "answer": 1}))
     async with ScriptedServer(side_by_side(*ways, best=choice)) as server:
         with pytest.raises(
-            SandboxError, match=r"what the code of attempt 1 has made is lost: .*the branch has lost"
+            SandboxError, match=r"what the code of attempt 1 has made is lost: .*the fork has lost"
         ):
             await response(agent_of(server, fresh_session, attempts=2))
 
 
 async def test_what_is_cancelled_leaves_the_variables_as_they_were(fresh_session: Session) -> None:
     await run(fresh_session, "n = 1")
-    before = await branches_of(fresh_session)
+    before = await forks_of(fresh_session)
     token, running = CancellationToken(), asyncio.Semaphore(0)
 
     def began() -> None:
@@ -306,7 +306,7 @@ async def test_what_is_cancelled_leaves_the_variables_as_they_were(fresh_session
         assert len(server.requests) == 2
     assert Ending.from_metadata(answer.metadata) is Ending.CANCELLED
     assert await value(fresh_session, "n") == "1"
-    assert await branches_of(fresh_session) <= before
+    assert await forks_of(fresh_session) <= before
 
 
 async def test_what_is_cancelled_while_its_sandbox_starts_is_answered_as_cancelled() -> None:
@@ -327,7 +327,7 @@ async def test_what_is_cancelled_while_its_sandbox_starts_is_answered_as_cancell
 
 
 async def test_a_task_that_is_cancelled_ends_all_attempts(fresh_session: Session) -> None:
-    before = await branches_of(fresh_session)
+    before = await forks_of(fresh_session)
     running = asyncio.Semaphore(0)
 
     def began() -> None:
@@ -350,16 +350,16 @@ async def test_a_task_that_is_cancelled_ends_all_attempts(fresh_session: Session
                 await working
     ended = [event for event in heard if isinstance(event, events.AttemptEnded)]
     assert [(event.ending, event.error) for event in ended] == [("cancelled", None)] * 2
-    assert await branches_of(fresh_session) <= before
+    assert await forks_of(fresh_session) <= before
 
 
 async def test_a_model_that_fails_in_one_attempt_ends_the_turn(fresh_session: Session) -> None:
-    before = await branches_of(fresh_session)
+    before = await forks_of(fresh_session)
     ways = [[Text(py("n = 2")), HttpError(401)], [Text(py("n = 3")), Text("It is 3.")]]
     async with ScriptedServer(side_by_side(*ways)) as server:
         with pytest.raises(Exception, match="401"):
             await response(agent_of(server, fresh_session, attempts=2))
-    assert await branches_of(fresh_session) <= before
+    assert await forks_of(fresh_session) <= before
 
 
 async def test_an_attempt_may_hand_the_work_over(fresh_session: Session) -> None:
@@ -371,7 +371,7 @@ async def test_an_attempt_may_hand_the_work_over(fresh_session: Session) -> None
     assert await value(fresh_session, "n") == "4"
 
 
-async def test_code_that_fails_is_set_back_in_its_branch(fresh_session: Session) -> None:
+async def test_code_that_fails_is_set_back_in_its_fork(fresh_session: Session) -> None:
     way = [Text(py("n = 1")), Text(py("n = 2\n1 / 0")), Text(py("final_answer(n)"))]
     async with ScriptedServer(side_by_side(way)) as server:
         agent = agent_of(server, fresh_session, attempts=2, rollback_on_error=True)
@@ -419,12 +419,12 @@ async def test_whoever_hears_of_what_is_promoted_hears_of_one_attempt(fresh_sess
     assert outputs == ["12\n"]
 
 
-def test_it_needs_branches() -> None:
-    class Unbranched(Session):
+def test_it_needs_forks() -> None:
+    class Unforked(Session):
         fork = SessionCodeExecutor.fork  # pyright: ignore[reportAssignmentType]
 
-    with pytest.raises(SettingError, match="attempts: Unbranched cannot be forked"):
-        agent_of(replay(), Unbranched(), attempts=2)
+    with pytest.raises(SettingError, match="attempts: Unforked cannot be forked"):
+        agent_of(replay(), Unforked(), attempts=2)
 
 
 @pytest.mark.long

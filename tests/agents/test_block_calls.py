@@ -11,7 +11,7 @@ from support.agents import Calling, Foreign, Streaming
 
 from codeact_team.agents.agent_config import ToolLimits
 from codeact_team.agents.block_calls import run_blocks
-from codeact_team.agents.tool_calls import TurnTools
+from codeact_team.agents.tool_calls import NO_TOOLS, TurnTools
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.errors import EngineError, SettingError
 from codeact_team.tools.approvals import Approvals
@@ -20,7 +20,7 @@ BLOCKS = [CodeBlock(code="print(42)", language="python"), CodeBlock(code="echo 4
 
 
 def no_tools() -> TurnTools:
-    return TurnTools("agent", None, ToolLimits(), Approvals([], None, "agent"), CancellationToken())
+    return TurnTools("agent", NO_TOOLS, ToolLimits(), Approvals([], None, "agent"), CancellationToken())
 
 
 async def stepped(

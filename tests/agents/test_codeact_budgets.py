@@ -240,5 +240,5 @@ async def test_no_timer_is_left():
     with Budget(Limits(max_steps=5, max_seconds=0.01), CancellationToken()) as spent:
         pass
     await asyncio.sleep(0.05)
-    await spent.look()
+    await spent.check_time()
     assert not spent.time_is_over

@@ -18,9 +18,9 @@ from codeact_team.agents.codeact.reply import Misfit, OutputSchema
 from codeact_team.agents.observations import Ending
 from codeact_team.agents.reflection_agent import ReflectionAgent
 from codeact_team.core.execution import SessionResult
-from codeact_team.core.markdown import extract_code
-from codeact_team.core.quoting import make_inert
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.text.markdown import extract_code
+from codeact_team.text.quoting import make_inert
 
 Session = ConfinedSessionCodeExecutor
 

@@ -24,9 +24,9 @@ from support.openai_server import (
 from codeact_team.agents.codeact.reply import read_reply
 from codeact_team.agents.messages import NO_ANSWER
 from codeact_team.agents.observations import Ending
-from codeact_team.core.markdown import extract_code
 from codeact_team.errors import ModelError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.text.markdown import extract_code
 
 Session = ConfinedSessionCodeExecutor
 

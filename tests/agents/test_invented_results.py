@@ -9,8 +9,8 @@ from support.codeact import agent_of, py
 from support.openai_server import ScriptedServer, Text, Truncated
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
-from codeact_team.core.markdown import extract_before_invention
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
+from codeact_team.text.markdown import extract_before_invention
 
 FIRST, SECOND = py("total = 40 + 2"), py("print('deleted', total)")
 LEFT_OUT = "[Left out: what follows the code as if it had run already]"

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, SocietyOfMindAgent
+from autogen_agentchat.agents import AssistantAgent, SocietyOfMindAgent
 from autogen_agentchat.base import Response, Team
 from autogen_agentchat.conditions import (
     HandoffTermination,
@@ -38,6 +38,7 @@ from autogen_ext.models.openai import AzureOpenAIChatCompletionClient, OpenAICha
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
 from support.openai_server import Refusal, ScriptedServer
+from support.text_agent import TextAgent
 
 import codeact_team
 from codeact_team.agents.agent_config import loaded
@@ -66,16 +67,12 @@ PRIVATE = re.compile(
 SAID: list[LLMMessage] = [UserMessage(content="one", source="user")]
 
 
-class Speaker(BaseChatAgent):
+class Speaker(TextAgent):
     """Says its name; breaks off when it is told to."""
 
     def __init__(self, name: str, *, breaks_off: bool = False) -> None:
         super().__init__(name, name)
         self.breaks_off = breaks_off
-
-    @property
-    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
-        return (TextMessage,)
 
     async def on_messages(
         self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
@@ -84,9 +81,6 @@ class Speaker(BaseChatAgent):
             self.breaks_off = False
             raise RuntimeError("broken off")
         return Response(chat_message=TextMessage(content=self.name, source=self.name))
-
-    async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        pass
 
 
 def flat(first: Speaker, second: Speaker) -> RoundRobinGroupChat:

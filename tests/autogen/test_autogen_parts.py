@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from autogen_agentchat.agents import AssistantAgent, BaseChatAgent, CodeExecutorAgent, UserProxyAgent
-from autogen_agentchat.base import Response
+from autogen_agentchat.agents import AssistantAgent, CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.conditions import MaxMessageTermination, TimeoutTermination
-from autogen_agentchat.messages import BaseChatMessage, TextMessage
+from autogen_agentchat.messages import TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_agentchat.tools import AgentTool
 from autogen_core import CancellationToken, FunctionCall
@@ -23,6 +22,7 @@ from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
 from support.fork_server import forked_by_command
 from support.serving import SERVER
+from support.text_agent import TextAgent
 
 import codeact_team
 from codeact_team.core.effects import Dispatcher, Effect, Event, Perform
@@ -297,17 +297,8 @@ def test_what_a_config_loads_passes_the_dispatcher_and_dumps_as_before(tmp_path:
     assert "Wrapped" not in codeact_team.dump_config(team)
 
 
-class Own(BaseChatAgent):
-    @property
-    def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
-        return (TextMessage,)
-
-    async def on_messages(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
-    ) -> Response:
-        raise NotImplementedError
-
-    async def on_reset(self, cancellation_token: CancellationToken) -> None: ...
+class Own(TextAgent):
+    """An agent of a program's own."""
 
 
 async def test_our_agents_pass_the_dispatcher_once_whatever_they_are_given() -> None:

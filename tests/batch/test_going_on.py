@@ -14,7 +14,7 @@ from codeact_team.batch.serving import digest_of_text
 from codeact_team.batch.settings import own_directories
 from codeact_team.config.loading import read_config
 from codeact_team.errors import SettingError
-from codeact_team.runs.journal.log import Log
+from codeact_team.journal.log import Log
 
 
 def failing_second_calls(body: Body) -> AnyReply:

@@ -14,7 +14,7 @@ from codeact_team.batch.batch import run_batch
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.throttle import Report
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.log import Log, read_log
+from codeact_team.journal.log import Log, read_log
 
 
 class NoDriver:

@@ -23,8 +23,8 @@ from codeact_team.batch.batch import run_batch
 from codeact_team.batch.throttle import BatchLimits
 from codeact_team.core.effects import Event
 from codeact_team.errors import CodeActTeamError, SettingError
-from codeact_team.runs.journal.log import read_log
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.journal.log import read_log
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
 
 of_cluster = [pytest.mark.long, pytest.mark.timeout(400)]
@@ -227,7 +227,7 @@ class TestNodes:
                 assert lines_of(out) == await alone(server, 16, tmp_path / "alone")
         for n in range(1, 17):
             entries = [*read_log(RunDirectory(out / "runs" / f"n{n}").lines)]
-            spans = [entry["span"] for entry in entries if "ask" in entry]
+            spans = [entry["span"] for entry in entries if "begin" in entry]
             assert len(set(spans)) == len(spans)
 
     async def test_a_driver_that_is_killed_takes_its_workers_along_and_another_goes_on(

@@ -27,7 +27,7 @@ from codeact_team.config.loading import read_config
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.effects import Event
 from codeact_team.errors import ConfigError, SettingError
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.kept_runs import KeptRun, RunState
 
 

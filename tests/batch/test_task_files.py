@@ -53,7 +53,7 @@ def test_a_broken_line_is_told_with_its_number_and_the_others_stand(tmp_path: Pa
     tasks, broken = read_tasks(file)
     assert [(task.id, task.text, task.line) for task in tasks] == [("a", "Do.", 1), ("12", "No id.", 12)]
     assert [line.line for line in broken] == [3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert "that of line 1" in broken[5].problem
+    assert "also the id of line 1" in broken[5].problem
     assert "there is no file" in broken[6].problem
 
 

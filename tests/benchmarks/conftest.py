@@ -21,7 +21,7 @@ ROWS = {
     "A process": True,
     "A call of a tool": False,
     "Fork of a session": True,
-    "Memory of such a branch": False,
+    "Memory of such a fork": False,
     "Restart of a session": False,
     "A sandbox from a pool: command": True,
     "A sandbox from a pool": False,

@@ -1,4 +1,4 @@
-"""How long a branch of a living interpreter takes until it has a result, what it costs, and what a restart takes.
+"""How long a fork of a living interpreter takes until it has a result, what it costs, and what a restart takes.
 
 ``pytest -m benchmark --workers 0 -s tests/benchmarks``. Ratios, as absolute numbers are those of a machine and its load.
 """
@@ -42,7 +42,7 @@ async def run(executor: SessionCodeExecutor, code: str) -> None:
 
 
 class Forks:
-    """Branches of an executor that are made and ended again."""
+    """Forks of an executor that are made and ended again."""
 
     def __init__(self, of: SessionCodeExecutor) -> None:
         self._of = of
@@ -70,7 +70,7 @@ async def test_fork_to_first_result(tmp_path: Path, figure: Figures) -> None:
 
     began = [await milliseconds(autogen())]
     await theirs.stop()
-    table = Table("", "heap, MiB", "first result, ms", "AutoGen's is so many times", "PSS a branch, MiB")
+    table = Table("", "heap, MiB", "first result, ms", "AutoGen's is so many times", "PSS a fork, MiB")
     table.add_row("AutoGen: a container", "0", f"{began[0]:.0f}", "1", "")
     for name, kind in KINDS.items():
         async with kind(memory_mib=4096) as executor:
@@ -93,12 +93,12 @@ async def test_fork_to_first_result(tmp_path: Path, figure: Figures) -> None:
                     what = f"Fork of a session with {heap} MiB of objects, to its first result: {name}"
                     figure(what, f"{half:.0f} ms", f"{began[0]:.0f} ms", f"{began[0] / half:.0f}")
                     if shown:
-                        figure(f"Memory of such a branch: {name}", f"{shown} MiB")
+                        figure(f"Memory of such a fork: {name}", f"{shown} MiB")
     Console(width=140).print(table)
 
 
 async def test_many_forks_side_by_side() -> None:
-    table = Table("", f"{SIDE_BY_SIDE} branches of 200 MiB, ms until all have a result", "one, ms")
+    table = Table("", f"{SIDE_BY_SIDE} forks of 200 MiB, ms until all have a result", "one, ms")
     for name, kind in KINDS.items():
         async with kind(memory_mib=4096, pids=256) as executor:
             await run(executor, "kept = [bytes(1000) for _ in range(200 << 10)]")

@@ -18,14 +18,15 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeExecutor, CodeResult
 from rich.console import Console
 from rich.table import Table
-from support.recorded import result
+from support.recorded import journal_of, result
 
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.core.execution import ExecutionResult, Outcome
-from codeact_team.runs.journal.log import Log, encode
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.resumption import Resumption
-from codeact_team.runs.journal.run_directory import About, RunDirectory
+from codeact_team.journal.journal import Journal
+from codeact_team.journal.log import Log, encode
+from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.resumption import Resumption
+from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.runs.kept_runs import KeptRun
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
@@ -77,8 +78,9 @@ async def outcome() -> ExecutionResult:
 async def recorded(runs: Path, blocks: int) -> RunDirectory:
     about = About(id=f"{blocks}", task="Go.", config="config.yaml", working_directory="/", versions={})
     recorder = Recorder.create(runs, about, "provider: any\n", {})
+    journal = journal_of(recorder)
     for number in range(blocks):
-        await recorder.intercept(block(number), outcome)
+        await journal.intercept(block(number), outcome)
     recorder(result())
     recorder.close()
     return recorder.directory
@@ -101,12 +103,12 @@ async def test_a_long_run(tmp_path: Path) -> None:
         opened = time.perf_counter() - began
         tracemalloc.start()
         recorder, history = Recorder.reopen(directory, {})
-        resumption = Resumption(history, recorder, lambda: None)
+        journal = Journal(Resumption(history, recorder, lambda: None), recorder.requests)
         kept, peak = (each / 2**20 for each in tracemalloc.get_traced_memory())
         tracemalloc.stop()
         began = time.perf_counter()
         for number in range(blocks):
-            await resumption.intercept(block(number), nothing)
+            await journal.intercept(block(number), nothing)
         answer = 1000 * (time.perf_counter() - began) / blocks
         recorder.close()
         figures = (size, opened, peak, kept, answer, listed)

@@ -65,7 +65,9 @@ async def echo(sandbox: Sandbox) -> float:
             left -= len(await process.read())
 
     async with sandbox:
-        process = await sandbox.spawn([sandbox.python, "-u", "-c", ECHO], supervises=True)
+        process = await sandbox.supervise()
+        program = ECHO.encode()
+        await process.write(b"%d\n%b" % (len(program), program))
         found = await times(2000, lambda: there_and_back(process))
         await sandbox.kill()
         await process.aclose()

@@ -62,7 +62,7 @@ def test_a_failure_is_the_result_for_programs_too(tmp_path: Path):
     result = codeact_team("run", "nowhere.yaml", "x", "--json", cwd=tmp_path)
     assert result.returncode == 2
     first, last = lines(result.stdout)
-    assert (first["type"], first["version"]) == ("format", 3)
+    assert (first["type"], first["version"]) == ("format", 4)
     assert (last["type"], last["exit_code"], last["ending"]) == ("result", 2, "failed")
     assert last["error"] == one_message(result.stderr) == "nowhere.yaml: there is no such file"
 

@@ -301,7 +301,7 @@ def test_code_that_ctrl_c_has_stopped_is_no_result(tmp_path: Path) -> None:
             stdin=subprocess.DEVNULL,
         ) as process:
             journals = tmp_path / "out" / "runs"
-            while sum('"kind":"block"' in file.read_text() for file in journals.glob("*/journal.jsonl")) < 3:
+            while sum('"begin":"block"' in file.read_text() for file in journals.glob("*/journal.jsonl")) < 3:
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)

@@ -41,8 +41,8 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.core.executor_interface import Change
+from codeact_team.journal.result import RunEnding, RunFile, RunResult
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import RunEnding, RunFile, RunResult
 
 Message = BaseAgentEvent | BaseChatMessage
 

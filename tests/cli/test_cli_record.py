@@ -24,9 +24,9 @@ from support.command_line import (
 from support.openai_server import HttpError, Json, ScriptedServer, Text
 
 from codeact_team.core.events import ModelCallEnded, RunBegan
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.journal.run_directory import RunDirectory
 
 KEY = "sk-a-key-that-nobody-may-see-0123456789"
 

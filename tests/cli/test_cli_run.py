@@ -82,7 +82,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         result = run_team(server.base_url, "A task", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     first, opened, *events, last = lines(result.stdout)
-    assert first == {"type": "format", "source": "codeact-team", "version": 3}
+    assert first == {"type": "format", "source": "codeact-team", "version": 4}
     assert (opened["type"], opened["relaxations"]) == ("opened", ["confinement: best_effort"])
     assert [(said["source"], said["type"]) for said in messages(events)] == [
         ("user", "TextMessage"),

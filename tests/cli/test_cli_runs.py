@@ -12,8 +12,8 @@ from support.command_line import in_this_process, lines
 from support.recorded import recorder, result
 from support.thoughts import thought
 
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.result import Cost, RunEnding
+from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.result import Cost, RunEnding
 
 DAY = 24 * 60 * 60
 THOUGHT = thought("Well.")

@@ -17,7 +17,7 @@ from support.thoughts import thought
 from test_cli_json import agent, variables
 
 from codeact_team.core.events import RunBegan
-from codeact_team.runs.result import RunEnding
+from codeact_team.journal.result import RunEnding
 
 PIECES = ("words", "output")
 

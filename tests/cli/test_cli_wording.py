@@ -13,7 +13,7 @@ from support.openai_server import HttpError, ScriptedServer
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Screen
 from codeact_team.core.events import RunResumed
-from codeact_team.runs.result import explain
+from codeact_team.journal.result import explain
 
 PRINTS = """
 from codeact_team.cli.screen import Screen

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from codeact_team.core.redaction import holds_credential, is_credential_key
+from codeact_team.text.redaction import holds_credential, is_credential_key
 
 
 @pytest.mark.parametrize(

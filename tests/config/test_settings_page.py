@@ -27,7 +27,7 @@ def test_every_setting_of_ours_is_described_in_the_schema() -> None:
                 provider
             )
     limits = definition("#/$defs/ToolLimits")["properties"]
-    assert limits["max_calls"]["description"] == "How many calls one run of the agent may make."
+    assert limits["max_calls"]["description"] == "The most calls in one run of the agent."
 
 
 def providers_and_configs() -> list[tuple[str, str]]:
@@ -65,7 +65,7 @@ def test_the_page_for_people_has_every_setting_with_its_kind_its_default_and_wha
         section = page.partition(f"## {component.component_provider_override}\n")[2].partition("\n## ")[0]
         for name in component.component_config_schema.model_fields:
             assert f"\n| `{name}` |" in section
-    assert "| `max_steps` | whole number ≥ 1 | `20` | How often the model may write" in page
+    assert "| `max_steps` | whole number ≥ 1 | `20` | The most replies of the model" in page
     assert "| `name` | text | required | Name of the agent" in page
     assert '| `pull` | `missing` or `always` or `never` | `"missing"` |' in page
     assert "component (ChatCompletionClient)" in page

@@ -273,7 +273,9 @@ def _programs(directory: Path) -> Path:
     options = ("-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "ignore:Module already imported")
     tests = shlex.join(fork_server.forked_by_command("-m", "pytest", *options))
     for name, script in {
-        "pkill": f"kill -9 $(cat {shlex.quote(str(directory / '.terminals'))})",
+        # as a person does, the next step waits for the end of what was killed
+        "pkill": f"for p in $(cat {shlex.quote(str(directory / '.terminals'))}); do kill -9 $p; "
+        "while grep -qs '^State:.[^Z]' /proc/$p/status; do sleep 0.1; done; done",
         "codeact-team": f'exec {command} "$@"',
         "pip": f'exec {shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name("extras.py")))} "$@"',
         "python": f'exec {shlex.quote(sys.executable)} "$@"',

@@ -13,7 +13,7 @@ from documents import PAGES
 from codeact_team.batch.results import BatchResult
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.core.effects import Event
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.result import RunEnding, RunResult
 
 
 def line_of(event: Event, capsys: pytest.CaptureFixture[str]) -> set[str]:

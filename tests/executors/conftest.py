@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.executing import ALL_KINDS, KINDS, Kind, goes_on, is_long_there, why_not_confined
-from support.executing import template as template
+from support.executing import zygote as zygote
 
-from codeact_team.core import trees
-from codeact_team.executors import command_line
+from codeact_team.executors import block_process
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
+from codeact_team.files import trees
 from codeact_team.session import host as escalation
 
 MORE_LANGUAGES = {"sorted": "sort", "twice": """sh -c 'sh "$0"; sh "$0"'"""}
@@ -95,7 +95,7 @@ def small(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Generator[San
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that does not end by its interrupt is killed soon."""
-    for module in (command_line, escalation):
+    for module in (block_process, escalation):
         monkeypatch.setattr(module, "INTERRUPT_GRACE", 0.1)
 
 

@@ -47,7 +47,8 @@ def attempt(deed, *arguments):
     try: deed(*arguments)
     except OSError: pass
 def children():
-    with open("/proc/1/task/1/children") as file: return [int(pid) for pid in file.read().split()]
+    with open("/proc/1/task/1/children") as file: found = {int(pid) for pid in file.read().split()}
+    return found - {os.getpid()}
 for pid in (1, *children()):
     attempt(os.kill, pid, signal.SIGSTOP)
     attempt(resource.prlimit, pid, resource.RLIMIT_NOFILE, (0, 0))

@@ -1,4 +1,4 @@
-"""Code in a confined session, which may be a fork of what its sandbox has loaded ahead, gets no further than a program."""
+"""Code in a confined session, which may be a fork of the zygote, gets no further than a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ITS_OWN = {"have a descriptor of the host"}
 """An interpreter has pipes of its own to its supervisor."""
 
 
-@pytest.mark.parametrize("environment", [{}, {"ANY": "1"}], ids=["loaded ahead", "a program"])
+@pytest.mark.parametrize("environment", [{}, {"ANY": "1"}], ids=["a fork", "a program"])
 async def test_no_attack_succeeds(environment: dict[str, str], tmp_path: Path) -> None:
     skip_if_not_confined()
     executor = ConfinedSessionCodeExecutor(work_dir=tmp_path, packages=[], environment=environment)

@@ -12,11 +12,11 @@ from support.deep_tree import make_deep_tree
 from support.executing import usually
 from support.small_disk import small_disk
 
-from codeact_team.core import trees
 from codeact_team.errors import SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team.files import trees
 
 ASKED = """
 import platform

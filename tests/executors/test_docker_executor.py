@@ -61,7 +61,7 @@ async def test_workspace_in_the_container() -> None:
             assert "up" in str(await anext(items))
         assert (await run(executor, "print(open('kept').read())")).output == "1\n"
         # the first process of the container is out of reach
-        assert (await run(executor, "import os, signal; os.kill(-1, 9)")).exit_code == 137
+        assert (await run(executor, "import os, signal; os.kill(-1, 9)")).exit_code == 1
         assert (await run(executor, "print(open('kept').read())")).output == "1\n"
         # where the container is gone, the result says what is lost with it
         async with aclosing(executor.execute_code_blocks_stream(endless, CancellationToken())) as items:
@@ -207,7 +207,7 @@ async def test_a_package_that_a_shell_block_installs_can_be_imported(tmp_path: P
 async def test_a_file_that_cannot_be_deleted_in_time_holds_up_no_block(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codeact_team.executors.command_line.DELETE_TIMEOUT", 0.5)
+    monkeypatch.setattr("codeact_team.executors.block_process.DELETE_TIMEOUT", 0.5)
     slow = tmp_path / "rm"
     slow.write_text('#!/bin/sh\ncase $3 in tmp_code_*) sleep 60 ;; *) exec /bin/rm "$@" ;; esac\n')
     slow.chmod(0o755)
@@ -219,5 +219,14 @@ async def test_a_file_that_cannot_be_deleted_in_time_holds_up_no_block(
         assert "files of code blocks are left" in caplog.text
         assert (await run(executor, "print('second')")).output == "second\n"
         running = await run(executor, "cat /proc/[0-9]*/comm", language="sh")
-        assert set(running.output.split()) == {"sh"}
+        assert set(running.output.split()) == {"python3", "sh"}
     assert any(name.startswith("tmp_code_") for name in os.listdir(tmp_path))
+
+
+async def test_what_an_init_command_leaves_running_reaches_neither_supervisor_nor_host() -> None:
+    noise = "(while sleep 0.02; do echo noise; done) & (while read -r line; do echo $line; done) & exit 0"
+    async with DockerSessionCodeExecutor(init_command=noise) as executor:
+        for number in range(3):
+            assert (
+                await run(executor, f"import time; time.sleep(0.05); print({number})")
+            ).output == f"{number}\n"

@@ -340,7 +340,7 @@ async def test_another_user_is_one_of_the_container(kind: Kind, processes: Proce
     if kind.name.startswith("confined"):
         own = (await processes.run(["id", "-u"])).stdout
         assert (await processes.run(["id", "-u"], user=own.decode().strip())).stdout == own
-        with pytest.raises(LookupError, match="no other user than that of its code"):
+        with pytest.raises(LookupError, match="no other user than the code's"):
             await processes.run(["id", "-u"], user="root")
         return
     assert (await processes.run(["id", "-u"], user=user)).stdout == b"0\n"
@@ -388,16 +388,16 @@ async def test_a_block_that_is_stopped_leaves_jobs_alone(
 
 
 @usually("confined-session", among=LIVING)
-async def test_the_processes_of_a_branch_start_in_its_directory_and_end_with_it(
+async def test_the_processes_of_a_fork_start_in_its_directory_and_end_with_it(
     session: InterpreterCodeExecutor, processes: Processes
 ) -> None:
     await run(session, "open('kept', 'w').write('before')")
-    [branch] = await session.fork()
-    job = await branch.processes.start(["sleep", "1000"])
-    await branch.processes.run(sh("echo after > kept; mkdir sub"))
-    assert (await branch.processes.run(["cat", "../kept"], cwd="sub")).stdout == b"after\n"
+    [fork] = await session.fork()
+    job = await fork.processes.start(["sleep", "1000"])
+    await fork.processes.run(sh("echo after > kept; mkdir sub"))
+    assert (await fork.processes.run(["cat", "../kept"], cwd="sub")).stdout == b"after\n"
     assert (await processes.run(["cat", "kept"])).stdout == b"before"
-    await branch.stop()
+    await fork.stop()
     assert b"sleep" not in (await processes.run(sh("cat /proc/[0-9]*/comm"))).stdout
     with pytest.raises(ValueError, match="closed"):
         await job.read()

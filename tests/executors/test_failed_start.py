@@ -17,7 +17,7 @@ from support.waiting import until
 from codeact_team.errors import EngineError, SandboxError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
-from codeact_team.runs.result import is_of_infrastructure
+from codeact_team.journal.result import is_of_infrastructure
 
 
 def content(directory: Path) -> list[Path]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.deep_tree import DEPTH, make_deep_tree
 
-from codeact_team.core import trees
 from codeact_team.errors import SandboxError
 from codeact_team.executors.workspace.directory import Quota
+from codeact_team.files import trees
 
 MIB = 1 << 20
 

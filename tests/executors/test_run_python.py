@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.executors.command_line import (
+from codeact_team.executors.block_process import (
     _RUN_BLOCK,  # pyright: ignore[reportPrivateUsage]
     _RUN_PYTHON,  # pyright: ignore[reportPrivateUsage]
-    is_python,
 )
+from codeact_team.executors.command_line import is_python
 
 NAMES = "print(sorted(globals()), __doc__, __file__, __name__, __spec__, __loader__.path)"
 SPAWNING = """

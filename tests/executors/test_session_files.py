@@ -120,7 +120,8 @@ async def test_an_interpreter_ends_in_order_as_a_script_does(
     session: InterpreterCodeExecutor, work_dir: Path, way: str
 ) -> None:
     await output(session, WITH_LEFT_OPEN)
-    await getattr(session, way)()
+    left_open = await getattr(session, way)()
+    assert way == "restart" or left_open == ("out.csv", "out.zip")
     assert ((work_dir / "out.csv").read_text(), (work_dir / "at-exit").read_text()) == ("a", "done")
     with ZipFile(work_dir / "out.zip") as archive:
         assert archive.read("x") == b"y"
@@ -135,7 +136,7 @@ async def test_what_does_not_end_in_order_within_a_second_is_killed(
     assert (await output(session, "'made' in globals()")).endswith("False\n")
 
 
-async def test_branches_end_without_doing_anything_more(
+async def test_forks_end_without_doing_anything_more(
     session: InterpreterCodeExecutor, work_dir: Path
 ) -> None:
     await output(session, "import atexit, tempfile\nkept = tempfile.TemporaryDirectory(dir='.')")

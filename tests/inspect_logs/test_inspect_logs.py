@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import pytest
 from autogen_core import Image
@@ -25,9 +25,9 @@ from inspect_ai.event import ApprovalEvent, InputEvent, ModelEvent, ScoreEvent, 
 from inspect_ai.log import EvalLog, EvalSample, read_eval_log
 from inspect_ai.model import ContentImage, ContentReasoning, ContentText
 from openai import BadRequestError
-from pydantic import JsonValue
 from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, ScriptedServer, Text, ToolCalls
+from support.recorded import journal_of
 
 from codeact_team.core.effects import Dispatcher
 from codeact_team.core.events import (
@@ -41,12 +41,12 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.places import put
 from codeact_team.errors import JournalError
+from codeact_team.exports.inspect_logs import write_log
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.journal.run_directory import About, RunDirectory
 from codeact_team.models.clients import ModelCall, wrap_client
-from codeact_team.runs.inspect_logs import write_log
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.run_directory import About, RunDirectory
-from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer
 
@@ -84,7 +84,7 @@ def recorded(runs: Path, name: str = "one", end: RunResult | None = None) -> Gen
         id=name, task="What is rye?", config="shop.yaml", working_directory="/", versions={"python": "3"}
     )
     recorder = Recorder.create(runs, about, "", {})
-    with Dispatcher(recorder.intercept) as dispatcher:
+    with Dispatcher(journal_of(recorder).intercept) as dispatcher:
         dispatcher.listen(recorder, essential=True)
         with dispatcher.span(lambda span: RunBegan(span=span, task="t"), lambda span: RunEnded(span=span)):
             yield dispatcher
@@ -310,18 +310,20 @@ def test_a_damaged_journal_is_named_and_what_is_whole_of_it_is_written(tmp_path:
     assert len(events(sample, ScoreEvent)) == 1
 
 
-class OddCall(ModelCall):
-    """As another version might have recorded it."""
+class OddMessage(UserMessage):
+    """As another version might have it."""
 
-    def request(self) -> JsonValue:
-        return {"model": self.model, "messages": [{"words": "Hi."}]}
+    type: Literal["OddMessage"] = "OddMessage"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 async def test_a_run_that_was_recorded_otherwise_is_named(tmp_path: Path):
     client = ReplayChatCompletionClient(["Hello."])
     asked = [UserMessage(content="Hi.", source="user")]
     with recorded(tmp_path) as dispatcher:
-        await dispatcher.perform(OddCall(client, "m", asked, {}), lambda: client.create(asked))
+        await dispatcher.perform(
+            ModelCall(client, "m", [OddMessage(content="Hi.", source="user")], {}),
+            lambda: client.create(asked),
+        )
     with pytest.raises(JournalError, match=r"one has something that this version .* did not write"):
         write(tmp_path)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from killed_run import DyingLog
 
 from codeact_team.core.providers import Policy
-from codeact_team.runs.journal import recorder
+from codeact_team.journal import recorder
 from codeact_team.runs.opening import open_team
 
 

@@ -16,7 +16,7 @@ from autogen_core.tools import BaseTool
 from pydantic import BaseModel, JsonValue
 
 from codeact_team.cli.app import main
-from codeact_team.runs.journal import log
+from codeact_team.journal import log
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer
 
@@ -110,7 +110,7 @@ class DyingLog(log.Log):
 
 
 if __name__ == "__main__":
-    from codeact_team.runs.journal import recorder
+    from codeact_team.journal import recorder
 
     DyingLog.nth, DyingLog.how = int(sys.argv[1]), sys.argv[2]
     recorder.Log = DyingLog  # pyright: ignore[reportPrivateImportUsage]

@@ -19,9 +19,9 @@ from support import fork_server
 from support.command_line import environment
 from support.openai_server import ScriptedServer
 
-from codeact_team.runs.journal.log import read_log
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory, find_run, runs_in
+from codeact_team.journal.log import read_log
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.run_directory import RunDirectory, find_run, runs_in
 
 PROGRAM = Path(__file__).with_name("killed_run.py")
 CALLS = ("tool_call", "part_call")
@@ -105,14 +105,14 @@ def _outcomes_of_calls(folder: Path) -> Iterator[Any]:
 
 def begun_and_ended(entries: Sequence[dict[str, Any]], kind: str) -> tuple[int, int]:
     """Which entries, counted from 1, are the begin and the end of the first effect of a kind."""
-    begun = next(n for n, entry in enumerate(entries, 1) if entry.get("ask", {}).get("kind") == kind)
+    begun = next(n for n, entry in enumerate(entries, 1) if entry.get("begin") == kind)
     span = entries[begun - 1]["span"]
     return begun, next(n for n, entry in enumerate(entries, 1) if "end" in entry and entry["span"] == span)
 
 
 def ends_of_blocks(entries: Sequence[dict[str, Any]]) -> list[int]:
     """Which entries, counted from 1, are the ends of blocks."""
-    return [n for n, entry in enumerate(entries, 1) if "ran" in entry.get("end", {})]
+    return [n for n, entry in enumerate(entries, 1) if "ran" in entry]
 
 
 def under_way(folder: Path) -> int:
@@ -121,14 +121,13 @@ def under_way(folder: Path) -> int:
     waiting: dict[int, int] = {}
     first: dict[int, int] = {}
     for entry in read_log(last_run(folder).lines):
-        ask, end = entry.get("ask", {}), entry.get("end", {})
-        if "same" in ask:
-            first[entry["span"]] = ask["same"]["span"]
-        elif ask.get("kind") in CALLS:
+        if "begin" in entry and "again" in entry:
+            first[entry["span"]] = entry["again"]
+        elif entry.get("begin") in CALLS:
             asked.add(entry["span"])
-        elif ask.get("kind") == "approval" and "within" in ask:
-            waiting[entry["span"]] = ask["within"]
-        elif end and not end.get("cancelled"):
+        elif entry.get("begin") == "approval" and "within" in entry:
+            waiting[entry["span"]] = entry["within"]
+        elif "end" in entry and not entry.get("cancelled"):
             span: int = entry["span"]
             ended = first.get(span, span)
             asked.discard(ended)

@@ -17,7 +17,7 @@ from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.errors import SandboxError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.processes import Processes
-from codeact_team.runs.journal import recorder
+from codeact_team.journal import recorder
 from codeact_team.runs.opening import open_team
 
 

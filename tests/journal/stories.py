@@ -450,7 +450,7 @@ def _side(name: str) -> dict[str, Any]:
 
 
 GRAPH = Story(
-    # two branches that work side by side, and a join
+    # two forks that work side by side, and a join
     team(
         assistant("You begin.", "start"),
         _side("left"),

@@ -12,7 +12,7 @@ from killing import alone, begun_and_ended, check, last_run, resume, run, start
 from stories import ATTEMPTS, Story, coder, python, said_before, text_of
 from support.openai_server import AnyReply, Body, Json, ScriptedServer, Text
 
-from codeact_team.runs.journal.log import read_log
+from codeact_team.journal.log import read_log
 
 
 def resume_hint(*steps: str) -> Any:
@@ -51,12 +51,12 @@ def test_after_one_is_chosen_only_its_code_runs_again(tmp_path: Path) -> None:
         folder.mkdir()
         start(folder, server, ATTEMPTS, answered)
         check(folder, ATTEMPTS, *resume(folder, server))
-    # in its next turn, and nothing in the branches of that
+    # in its next turn, and nothing in the forks of that
     assert [told["blocks"] for told in events_of(folder, "blocks_repeated")] == [3]
 
 
 @pytest.mark.long
-def test_before_that_the_code_of_each_attempt_runs_again_in_its_branch(tmp_path: Path) -> None:
+def test_before_that_the_code_of_each_attempt_runs_again_in_its_fork(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(ATTEMPTS.reply) as server:
         alone(tmp_path / "alone", server, ATTEMPTS)
         entries = list(read_log(last_run(tmp_path / "alone").lines))

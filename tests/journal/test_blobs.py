@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.blobs import Blobs
+from codeact_team.journal.blobs import Blobs
 
 KEYS = st.text() | st.sampled_from(["$blob", "$$blob", "$", "size"])
 JSON = st.recursive(

@@ -19,7 +19,7 @@ from support.openai_server import AnyReply, Body, ScriptedServer
 from support.small_disk import leave_free, small_disk
 from support.waiting import is_below, until
 
-from codeact_team.runs.journal.log import read_log
+from codeact_team.journal.log import read_log
 from codeact_team.runs.resuming import wanted_by_its_user
 
 STORY = stories.Story(

@@ -6,7 +6,7 @@ import pytest
 from support.variations import mostly_long
 
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
-from codeact_team.runs.journal.differences import difference
+from codeact_team.journal.differences import difference
 
 
 def result(output: str, exit_code: int = 0) -> ExecutionResult:

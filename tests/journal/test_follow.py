@@ -14,8 +14,8 @@ from watchdog.observers.api import BaseObserver
 from codeact_team.core.effects import Event
 from codeact_team.core.events import Decision
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.log import LogReader, encode
-from codeact_team.runs.journal.recorded_run import RecordedRun
+from codeact_team.journal.log import LogReader, encode
+from codeact_team.journal.recorded_run import RecordedRun
 
 
 def said(text: str) -> Event:

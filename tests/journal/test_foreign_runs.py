@@ -18,10 +18,10 @@ from support.command_line import codeact_team, environment, talker
 
 from codeact_team.core.events import ArtifactReference, BlockEnded, RunBegan, dump
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.log import decode, encode, read_log
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.run_directory import About, RunDirectory, digest_of
-from codeact_team.runs.journal.seal import user_key
+from codeact_team.journal.log import decode, encode, read_log
+from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.run_directory import About, RunDirectory, digest_of
+from codeact_team.journal.seal import user_key
 from codeact_team.runs.opening import open_team
 
 KEY = "a-key-of-this-machine-0123456789"
@@ -29,7 +29,14 @@ MIB = 1 << 20
 MEASURED = Path(__file__).parent.parent / "support" / "measured_program.py"
 CONFIG = "provider: autogen_agentchat.agents.UserProxyAgent\nconfig: {name: you}\n"
 
-CALL: dict[str, JsonValue] = {"type": "model_call_began", "at": 1, "span": 1, "agent": "a", "model": "m"}
+CALL: dict[str, JsonValue] = {
+    "at": 1,
+    "begin": "model_call",
+    "span": 1,
+    "agent": "a",
+    "place": "b",
+    "key": "k",
+}
 
 
 def described(run: Path, config: str = CONFIG) -> None:
@@ -56,9 +63,8 @@ def doubling(run: Path) -> None:
     named = blob(run, b'{"type": "run_began"}')
     for _ in range(34):
         named = blob(run, json.dumps([named, named]).encode())
-    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     (run / "journal.jsonl").write_bytes(
-        encode({**CALL, "ask": ask})
+        encode({**CALL, "request": named})
         + encode({"type": "run_began", "at": 1, "span": 2, "task": named})
         + encode({"type": "run_began", "at": 1, "span": 3, "task": named})
     )
@@ -68,9 +74,8 @@ def sparse_blob(run: Path) -> None:
     named = blob(run, b"[]")
     digest = str(named["$blob"])
     os.truncate(run / "blobs" / digest[:2] / digest[2:], 200_000 * MIB)
-    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     (run / "journal.jsonl").write_bytes(
-        encode({**CALL, "ask": ask}) + encode({"type": "run_began", "at": 1, "span": 2, "task": named})
+        encode({**CALL, "request": named}) + encode({"type": "run_began", "at": 1, "span": 2, "task": named})
     )
 
 
@@ -115,19 +120,16 @@ def valid_events(run: Path) -> None:
 
 
 def many_effects(run: Path) -> None:
-    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": []}
     with (run / "journal.jsonl").open("wb") as file:
         for n in range(1, 200_001):
-            file.write(encode({**CALL, "span": n, "ask": ask}))
+            file.write(encode({**CALL, "span": n, "request": []}))
 
 
 def large_text_in_many_lines(run: Path, mib: int = 12) -> None:
     named = blob(run, json.dumps("x" * (mib * MIB)).encode())
-    ask: JsonValue = {"by": "a@b", "kind": "model_call", "key": "k", "request": named}
     lines = [encode({"type": "run_began", "at": 1, "span": n, "task": named}) for n in range(100)]
-    lines += [encode({**CALL, "span": n, "ask": ask}) for n in range(100)]
-    end: JsonValue = {"outcome": named}
-    lines += [encode({**CALL, "type": "model_call_ended", "span": n, "end": end}) for n in range(100)]
+    lines += [encode({**CALL, "span": n, "request": named}) for n in range(100)]
+    lines += [encode({"at": 1, "end": "model_call", "span": n, "outcome": named}) for n in range(100)]
     (run / "journal.jsonl").write_bytes(b"".join(lines))
 
 
@@ -358,7 +360,7 @@ def test_an_answer_to_a_changed_run_does_not_make_it_ones_own(tmp_path: Path) ->
 @pytest.mark.long
 def test_the_key_is_made_once_and_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    program = "from codeact_team.runs.journal.seal import user_key; print(user_key().secret.hex())"
+    program = "from codeact_team.journal.seal import user_key; print(user_key().secret.hex())"
     made = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]

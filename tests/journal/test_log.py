@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.executing import wait_until
 
 from codeact_team.errors import JournalError
-from codeact_team.runs.journal.log import Log, decode, encode, read_backwards, read_log
+from codeact_team.journal.log import Log, decode, encode, read_backwards, read_log
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -156,7 +156,7 @@ WRITER = """
 import sys
 from functools import partial
 from pathlib import Path
-from codeact_team.runs.journal.log import Log
+from codeact_team.journal.log import Log
 log, number = Log(Path(sys.argv[1])), 0
 while True:
     number += 1

@@ -18,7 +18,7 @@ from support.command_line import in_this_process, lines
 from support.openai_server import ScriptedServer
 from support.small_disk import leave_free, small_disk
 
-from codeact_team.runs.journal.log import encode, read_log
+from codeact_team.journal.log import encode, read_log
 
 STORY = Story(
     # what it prints is kept beside the journal
@@ -94,7 +94,7 @@ def of_another_version(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(about | {"format": 1}))
 
 
-FOREIGN = b"".join(map(encode, [{"ask": 7}, {"given": [1]}, {"type": "result", "at": 1}]))
+FOREIGN = b"".join(map(encode, [{"begin": 7}, {"given": [1]}, {"type": "result", "at": 1}]))
 CHANGED = (
     "its config.yaml was changed since it began. Put that back; what may change, such as a limit, is given by"
 )
@@ -108,7 +108,7 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
         "is not what was written: its digest differs",
     ),
     "no blobs": (each_blob(Path.unlink), "cannot be read: No such file or directory"),
-    "another version": (of_another_version, "has the format 1, and this version of codeact-team reads 2"),
+    "another version": (of_another_version, "has the format 1, and this version of codeact-team reads 3"),
     "a text": (
         in_place_of_journal(lambda path: path.write_text("Dear diary,\nwell.\n")),
         "is damaged at its end",

@@ -17,9 +17,9 @@ from support.command_line import COMMAND, codeact_team, environment, in_this_pro
 from support.openai_server import AnyReply, Body, ScriptedServer, Text
 from support.waiting import until
 
-from codeact_team.runs.journal.log import read_log
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import find_run
+from codeact_team.journal.log import read_log
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.run_directory import find_run
 
 CLIENT = {
     "provider": "autogen_ext.models.openai.OpenAIChatCompletionClient",
@@ -434,7 +434,7 @@ def test_a_call_that_may_have_been_made_is_asked_about_anew(tmp_path: Path) -> N
         known = len(entries(case))
         shutil.copytree(case.folder, tmp_path / "copy")
         assert case.resume("-q").returncode == PARKED
-        made = [n for n, entry in enumerate(entries(case), 1) if entry.get("type") == "tool_call_ended"][1]
+        made = [n for n, entry in enumerate(entries(case), 1) if entry.get("end") == "tool_call"][1]
         shutil.rmtree(case.folder)
         (tmp_path / "copy").rename(case.folder)
 
@@ -470,7 +470,7 @@ def entries_while_parking(folder: Path, server: ScriptedServer) -> list[int]:
     case.run("-q")
     (question,) = case.open()
     kept = entries(case)
-    asked = next(n for n, entry in enumerate(kept, 1) if "ask" in entry and entry["span"] == question["n"])
+    asked = next(n for n, entry in enumerate(kept, 1) if "begin" in entry and entry["span"] == question["n"])
     return [*range(asked, len(kept) + 1)]
 
 

@@ -24,27 +24,28 @@ from stories import CLIENT, CONFINED, IN_WORK, component, python, text_of
 from support import fork_server
 from support.command_line import environment
 from support.openai_server import Body, ScriptedServer, Text
-from support.recorded import recorder
+from support.recorded import journal_of, recorder
 
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import ProcessBegan, ProcessEnded, SandboxStarted
 from codeact_team.core.places import put
 from codeact_team.core.process_effects import ProcessEffect, ProcessFailure, ProcessOutcome, ProcessRun
-from codeact_team.core.redaction import Redactor
 from codeact_team.errors import JournalError, SandboxError, SandboxLostError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor, ConfinedSessionCodeExecutor
 from codeact_team.executors.docker import DockerSessionCodeExecutor
 from codeact_team.executors.processes import Processes
-from codeact_team.runs.journal.history import History
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.replay import Replay
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.journal.history import History
+from codeact_team.journal.journal import Journal
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.replay import Replay
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.opening import open_team
 from codeact_team.sandbox.processes import ProcessOutput
 from codeact_team.session.processes import SandboxProcess
 from codeact_team.standalone.opening import open_sandbox
+from codeact_team.text.redaction import Redactor
 
 PROGRAM = Path(__file__).with_name("process_program.py")
 KEY = "sk-of-the-test-0123456789"
@@ -429,7 +430,7 @@ async def test_a_replay_answers_without_a_sandbox(tmp_path: Path) -> None:
         before = await work(executor.processes)
     directory = recorded(tmp_path).directory
     replay = Replay(History(directory), Redactor({}, directory.about().nonce), {}, lambda reason: None)
-    with Dispatcher(replay.intercept):
+    with Dispatcher(Journal(replay, replay.requests).intercept):
         # of a program that cannot start: nothing asks it to
         other = DockerSessionCodeExecutor(image="an-image-that-is-not-there:1")
         put(other, "config.code_executor")
@@ -442,7 +443,7 @@ async def test_a_sandbox_that_the_config_does_not_have_is_no_part_of_the_journal
     tmp_path: Path,
 ) -> None:
     recording = recorder(tmp_path, "it")
-    with Dispatcher(recording.intercept) as dispatcher:
+    with Dispatcher(journal_of(recording).intercept) as dispatcher:
         dispatcher.listen(recording)
         # as a tool may open one
         async with open_sandbox("confined", confinement="best_effort") as sandbox:
@@ -549,6 +550,13 @@ async def test_a_job_that_is_an_effect_gives_all_of_its_output(
         async with await session.processes.start(sh("sleep 1000 & echo left")) as job:
             assert (await job.wait(), await job.has_left()) == (0, True)
             assert await read_all(job) == b"left\n"
+
+
+async def test_a_job_that_is_an_effect_is_killed_like_any_other(session: ConfinedSessionCodeExecutor) -> None:
+    with Dispatcher():
+        async with await session.processes.start(["sleep", "1000"]) as job:
+            await job.kill()
+            assert await job.wait() == -signal.SIGKILL
 
 
 async def read_all(job: SandboxProcess) -> bytes:

@@ -19,8 +19,8 @@ from stories import Story
 from support.command_line import codeact_team
 from support.openai_server import ScriptedServer
 
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.result import RunResult
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import RunResult
 
 MOMENTS = int(os.environ.get("MOMENTS", "30"))
 STORIES = {

@@ -24,7 +24,7 @@ from killing import (
 from stories import SESSION, TEAM, Story
 from support.openai_server import ScriptedServer
 
-from codeact_team.runs.journal.log import read_log
+from codeact_team.journal.log import read_log
 
 STORIES = [
     pytest.param(SESSION, id="session"),

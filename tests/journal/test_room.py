@@ -14,26 +14,26 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.codeact import py
 from support.cost import SHORT, longest_turn
 from support.executing import why_not_confined
-from support.recorded import recorder, result
+from support.recorded import journal_of, recorder, result
 
 from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.cli.options import RECORD_MIB
-from codeact_team.core.aio import Turns
-from codeact_team.core.atomic_files import Directory
+from codeact_team.core.aio import FairLock
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import RecordedFile
-from codeact_team.core.files import opened
 from codeact_team.errors import JournalError
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
-from codeact_team.runs.journal.blobs import DEFAULT_MIB, Blobs
-from codeact_team.runs.journal.log import read_log
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.files.atomic import Directory
+from codeact_team.files.opening import opened
+from codeact_team.journal.blobs import DEFAULT_MIB, Blobs
+from codeact_team.journal.log import read_log
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import RunResult
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.opening import open_team
-from codeact_team.runs.result import RunResult
 
 MIB = 1 << 20
 
@@ -94,7 +94,7 @@ async def recorded(directory: Path, blocks: list[str], *, mib: int) -> RunDirect
 def files_in(run: RunDirectory) -> dict[str, Any]:
     blobs, found = Blobs(run.blobs), dict[str, Any]()
     for entry in read_log(run.lines):
-        if (files := entry.get("files")) is not None:
+        if "type" not in entry and (files := entry.get("files")) is not None:
             unpacked: Any = blobs.unpack(files)
             found |= unpacked["changed"]
     return found
@@ -156,6 +156,7 @@ def block(size: int) -> AgentBlock:
 
 async def test_a_large_outcome_is_written_before_anybody_knows_it_and_in_order(tmp_path: Path) -> None:
     writer = recorder(tmp_path, "run")
+    journal = journal_of(writer)
 
     async def large() -> ExecutionResult:
         return SessionResult(0, "x" * MIB, artifacts=[Artifact("text/html", b"<p>" * 2 * MIB)])
@@ -164,27 +165,29 @@ async def test_a_large_outcome_is_written_before_anybody_knows_it_and_in_order(t
         return ExecutionResult(exit_code=0, output="x", outcome=Outcome.COMPLETED)
 
     for number in range(3):
-        await writer.intercept(block(number), large)
+        await journal.intercept(block(number), large)
         last = [*read_log(writer.directory.lines)][-1]
-        assert "outcome" in last["end"]
+        assert "outcome" in last
         writer(result(answer="y" * MIB))
-        await writer.intercept(block(number), small)
+        await journal.intercept(block(number), small)
     writer(result())
     writer.close()
     entries = [*read_log(writer.directory.lines)]
-    kinds = ["block_began", "block_ended", "result", "block_began", "block_ended"]
-    assert [entry["type"] for entry in entries] == [*kinds * 3, "result"]
+    kinds = [("begin", "block"), ("end", "block"), ("type", "result"), ("begin", "block"), ("end", "block")]
+    found = [next((key, entry[key]) for key in ("type", "begin", "end") if key in entry) for entry in entries]
+    assert found == [*kinds * 3, ("type", "result")]
 
 
 @pytest.mark.long
 async def test_the_loop_goes_on_while_large_entries_are_written(tmp_path: Path) -> None:
     writer = recorder(tmp_path, "run")
+    journal = journal_of(writer)
     artifacts = [Artifact("text/html", os.urandom(7 * MIB)) for _ in range(4)]
 
     async def large() -> ExecutionResult:
         return SessionResult(0, "x" * MIB, artifacts=artifacts)
 
-    assert await longest_turn(writer.intercept(block(0), large)) < SHORT
+    assert await longest_turn(journal.intercept(block(0), large)) < SHORT
     writer.close()
 
 
@@ -202,7 +205,7 @@ class ManyFiles(ConfinedSessionCodeExecutor):
 
 class _Recorded(SandboxWorkspace):
     def __init__(self, files: dict[str, RecordedFile]) -> None:
-        super().__init__(lambda: Location(None), Turns())
+        super().__init__(lambda: Location(None), FairLock())
         self._now = files
 
     async def record(self, keep: Any) -> dict[str, RecordedFile]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.command_line import in_this_process, talker
 
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.run_directory import About, RunDirectory
+from codeact_team.journal.recorder import Recorder
+from codeact_team.journal.run_directory import About, RunDirectory
 
 ABOUT = About(id="it", task="Go.", config="team.yaml", working_directory="/", versions={})
 

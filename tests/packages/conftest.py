@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.executing import template as template
+from support.executing import zygote as zygote
 from support.wheels import make_wheel, use_index
 
 from codeact_team.executors.packages.layers import Layers

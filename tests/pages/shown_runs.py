@@ -38,7 +38,7 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import Artifact, BoundName, CallOutcome, Outcome
 from codeact_team.core.executor_interface import Change
-from codeact_team.runs.result import RunEnding, RunFile, RunResult, ToolUse
+from codeact_team.journal.result import RunEnding, RunFile, RunResult, ToolUse
 
 USAGE = RequestUsage(1234, 56)
 

@@ -35,8 +35,8 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import Artifact
 from codeact_team.core.executor_interface import Change
-from codeact_team.runs.pages.page import write_page
-from codeact_team.runs.result import RunEnding, RunFile, RunResult
+from codeact_team.exports.pages.page import write_page
+from codeact_team.journal.result import RunEnding, RunFile, RunResult
 
 
 def page(events: Iterable[Event], shown: Shown | None = None) -> str:

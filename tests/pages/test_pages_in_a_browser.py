@@ -14,7 +14,7 @@ from support.browsing import Elsewhere, chromium, listening, open_page
 
 from codeact_team.core.effects import Event
 from codeact_team.core.execution import Artifact
-from codeact_team.runs.pages.page import write_page
+from codeact_team.exports.pages.page import write_page
 
 pytestmark = pytest.mark.long
 

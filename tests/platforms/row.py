@@ -77,7 +77,7 @@ BRIEF = {
         "test_a_time_out_while_a_call_waits_ends_all_and_keeps_the_variables",
     ],
     "executors/test_session_tools_hostile.py": ["test_one_session_cannot_reach_the_calls_of_another"],
-    "executors/test_branches.py": [
+    "executors/test_forks.py": [
         "test_forks_have_the_variables_and_go_ways_of_their_own",
         "test_a_session_is_set_back_to_a_checkpoint_as_often_as_one_likes",
     ],
@@ -88,7 +88,7 @@ BRIEF = {
 SUITES = [
     "executors/test_conformance_*.py",
     "executors/test_session_*.py",
-    "executors/test_branches.py",
+    "executors/test_forks.py",
     "executors/test_docker_executor.py",
     "executors/test_confined_session_attacks.py",
     "sandboxes/test_confined_enforcement.py",

@@ -11,8 +11,8 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 
 from codeact_team.core.effects import Event
 from codeact_team.core.events import MessageSent
+from codeact_team.journal.result import RunResult
 from codeact_team.runs.chat import TeamChat
-from codeact_team.runs.result import RunResult
 
 CONFINED = (
     "config.participants.executor.config.code_executor="

@@ -22,8 +22,8 @@ from codeact_team.core.events import (
     ToolCallEnded,
 )
 from codeact_team.core.execution import CallOutcome, Outcome
+from codeact_team.journal.result import Costs, RunEnding, ToolUse
 from codeact_team.models.verdicts import Verdict
-from codeact_team.runs.result import Costs, RunEnding, ToolUse
 from codeact_team.runs.summary import Acceptance, Summary, WorkEnd
 
 ACCEPTED, ANSWERED, NOT_ACCEPTED = RunEnding.ACCEPTED, RunEnding.ANSWERED, RunEnding.NOT_ACCEPTED
@@ -51,7 +51,7 @@ def answered(ending: Ending, exit_code: int | None = None, judged: bool | None =
 def heard(messages: Sequence[BaseAgentEvent | BaseChatMessage], *, reviewed: bool = False) -> Acceptance:
     acceptance = Acceptance(reviewed=reviewed)
     for message in messages:
-        acceptance.take(message)
+        acceptance.add(message)
     return acceptance
 
 
@@ -133,7 +133,7 @@ def test_a_program_that_prints_a_verdict_changes_nothing():
 def test_each_run_is_judged_by_its_own_messages():
     acceptance = heard([TASK, verdict(True)])
     acceptance(RunBegan(span=1, task="Another."))
-    acceptance.take(TASK)
+    acceptance.add(TASK)
     assert acceptance.ending is NOT_ACCEPTED
 
 
@@ -152,7 +152,7 @@ def test_tokens_of_all_calls_of_models_add_up_but_for_those_of_a_cache():
 def test_chunks_are_no_messages():
     summary = Summary()
     for message in (TASK, ModelClientStreamingChunkEvent(content="x", source="coder"), ANSWER):
-        summary.take(message)
+        summary.add(message)
     assert summary.result(WorkEnd(), 1.0).messages == 2
 
 

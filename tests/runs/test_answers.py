@@ -17,9 +17,9 @@ from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockEnded, MessageSent, ModelCallEnded, RunBegan
 from codeact_team.core.execution import Outcome
-from codeact_team.core.quoting import make_inert
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.summary import Answers
+from codeact_team.text.quoting import make_inert
 
 
 def say(text: str, source: str = "coder", **metadata: str) -> MessageSent:
@@ -53,7 +53,7 @@ def executed(output: str, exit_code: int = 0) -> list[Event]:
 
 
 def feed(answers: Answers, event: Event) -> None:
-    answers.take(event.message) if isinstance(event, MessageSent) else answers(event)
+    answers.add(event.message) if isinstance(event, MessageSent) else answers(event)
 
 
 def judged(answer: str = "", accepted: bool = True) -> MessageSent:

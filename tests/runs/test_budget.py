@@ -11,9 +11,9 @@ from recording import CONFINED, NO_HTTP_RETRIES, Recording, run_local, runner, u
 from support.openai_server import AnyReply, Json, ScriptedServer, Slow, Text
 
 from codeact_team.core.events import BudgetSpent, ClockReadingEnded
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import find_run
-from codeact_team.runs.result import Cost, RunEnding, RunResult
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import Cost, RunEnding, RunResult
+from codeact_team.journal.run_directory import find_run
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 FAILS = Text("```python\nprint('so far')\n1 / 0\n```")
@@ -183,7 +183,7 @@ async def test_a_cached_answer_costs_nothing_and_a_cache_goes_by_the_name_of_its
         opened = runner(file, Recording())
         async with opened.open():
             first = await opened.run("A task")
-            await opened.take("/reset")
+            await opened.respond("/reset")
             again = await opened.run("A task")
     assert first.cost == again.cost == Cost(0.3, "USD", [], 0)
     # three for each, as the first three of the second task were asked before

@@ -16,8 +16,8 @@ from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import ConfigError, EngineError, SandboxError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor
+from codeact_team.journal.result import explain, is_transient, retry_after
 from codeact_team.models.clients import wrap_client
-from codeact_team.runs.result import explain, is_transient, retry_after
 
 KEY = "sk-proj-abc***********************wxyz"
 

@@ -59,7 +59,7 @@ async def test_it_is_told_again_when_it_may_be_forgotten_or_has_changed(
         async with team.open():
             await team.run("One")
             await team.run("Two")
-            await team.take("/reset")
+            await team.respond("/reset")
             await team.run("Three")
             await team.run("Four")
             await team.run("Five")

@@ -19,9 +19,9 @@ from codeact_team.core.effects import Event
 from codeact_team.core.events import Opened, Output
 from codeact_team.core.providers import Policy
 from codeact_team.errors import ConfigError, EngineError
-from codeact_team.runs import run as task_stream
+from codeact_team.journal.result import RunEnding
+from codeact_team.runs import base as task_stream
 from codeact_team.runs.chat import TeamChat
-from codeact_team.runs.result import RunEnding
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 SLEEPS = Text("```python\nprint('no' + 'w', flush=True)\nimport time\ntime.sleep(60)\n```")
@@ -141,7 +141,7 @@ async def test_a_reset_forgets_the_conversation(monkeypatch: pytest.MonkeyPatch)
         use_model_at(server.base_url, monkeypatch)
         async with open_runner("local-model", Recording(), overrides=CONFINED_TEAM) as team:
             await team.run("First.")
-            assert (await team.take("/reset")).is_reset
+            assert (await team.respond("/reset")).is_reset
             result = await team.run("Second.")
         assert "First." not in json.dumps(server.requests[2:])
     assert result.ending is RunEnding.ACCEPTED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from recording import Recording, runner
 
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.result import RunEnding, RunResult
 
 PARTS = "autogen_agentchat"
 LIMIT = {"provider": f"{PARTS}.conditions.MaxMessageTermination", "config": {"max_messages": 2}}

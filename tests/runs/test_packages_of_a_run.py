@@ -10,7 +10,7 @@ from support.openai_server import ScriptedServer, Text
 from support.wheels import make_wheel, use_index
 
 from codeact_team.core.events import ModelCallBegan, SandboxPreparing, SandboxStarted
-from codeact_team.runs.result import RunEnding
+from codeact_team.journal.result import RunEnding
 
 ANSWER = Text("```python\nimport shapes\nfinal_answer(shapes.version)\n```")
 

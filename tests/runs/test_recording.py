@@ -12,9 +12,9 @@ from support.recorded import result
 from codeact_team.config.loading import read_config
 from codeact_team.core.effects import Numbers
 from codeact_team.core.events import Opened
-from codeact_team.runs.journal.log import read_log
-from codeact_team.runs.journal.run_directory import RunDirectory
-from codeact_team.runs.recording import Recording
+from codeact_team.journal.log import read_log
+from codeact_team.journal.run_directory import RunDirectory
+from codeact_team.runs.recording import Recording, RunConfig
 
 CONFIG: dict[str, Any] = {
     "provider": "codeact_team.CodeActAgent",
@@ -36,7 +36,7 @@ async def test_the_loop_goes_on_while_the_last_entries_are_written(
     monkeypatch.setenv("LIVE_API_KEY", "s3cr3t-k")
     directory = RunDirectory(tmp_path / "run")
     recording = Recording(directory)
-    recording.begin(read_config(CONFIG), "Go.", [], Opened(), lambda _: None, Numbers())
+    recording.begin(RunConfig.of(read_config(CONFIG)), "Go.", [], Opened(), lambda _: None, Numbers())
     recording(result(answer="s3cr3t-k" * (1 << 19)))
     assert await longest_turn(recording.end()) < SHORT / 4
     assert [entry["type"] for entry in read_log(directory.lines)] == ["opened", "result"]

@@ -14,8 +14,8 @@ from codeact_team.agents.observations import Ending
 from codeact_team.config.document import Document, read_document
 from codeact_team.config.overrides import apply_overrides
 from codeact_team.core.shipped import shipped_configs
+from codeact_team.journal.result import AgentEnding, RunEnding, RunResult
 from codeact_team.runs.remedies import advice, higher_limit
-from codeact_team.runs.result import AgentEnding, RunEnding, RunResult
 
 
 def ended(reason: str | None = None, cause: AgentEnding | None = None, tokens: int = 0) -> RunResult:

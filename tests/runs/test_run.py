@@ -32,8 +32,8 @@ from codeact_team.core.events import (
     RunEnded,
 )
 from codeact_team.core.providers import Policy
-from codeact_team.runs import run as task_stream
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.runs import base as task_stream
 
 CODE = Text("```python\nprint('the answer is', 6 * 7)\n```")
 ACCEPT = Json({"problems": [], "accepted": True, "next_step": ""})
@@ -150,8 +150,14 @@ async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_no
         # a busy machine may reach the limit before the model is asked
         await server.wait_until(lambda server: server.disconnects == len(server.requests))
     assert (result.ending, result.exit_code) == (RunEnding.NOT_ACCEPTED, 1)
-    whose = "the" if limit == "option" else "the team's"
-    assert result.stop_reason == f"{whose} time limit of 0.5 seconds is reached"
+    if limit == "option":
+        assert result.stop_reason == "the time limit of 0.5 seconds is reached"
+    else:
+        # the second is AutoGen's, whose own look at the clock comes first where the model was not asked in time
+        assert result.stop_reason in (
+            "the team's time limit of 0.5 seconds is reached",
+            "Timeout of 0.5 seconds reached",
+        )
     assert result.error is None
     assert recording.results == [result]
     # AutoGen's condition reads the clock itself, so the run says at its start that it will not be resumable

@@ -18,9 +18,9 @@ from support.cost import SHORT, watched_turns
 from codeact_team.core.effects import Event
 from codeact_team.core.events import ArtifactKept, Opened, Output
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
+from codeact_team.journal.result import RunEnding, RunResult
 from codeact_team.runs import run_files
 from codeact_team.runs.recording import Recording as RunRecording
-from codeact_team.runs.result import RunEnding, RunResult
 from codeact_team.runs.run_files import RunFiles
 
 SHOWS = """```python

@@ -13,10 +13,10 @@ from support.openai_server import Body, Json, ScriptedServer, Text
 from codeact_team.config.open import open_pool
 from codeact_team.core.events import SandboxStarted
 from codeact_team.executors import warm_sandboxes as memory
-from codeact_team.runs.journal.recorded_run import RecordedRun
-from codeact_team.runs.journal.run_directory import RunDirectory
+from codeact_team.journal.recorded_run import RecordedRun
+from codeact_team.journal.result import RunEnding
+from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.opening import open_team
-from codeact_team.runs.result import RunEnding
 
 SETTINGS = [CONFINED, NO_HTTP_RETRIES]
 

@@ -145,9 +145,9 @@ def children(pid: int) -> list[int]:
 
 
 def supervisors() -> list[int]:
-    """The templates of this process, and after them the supervising processes that are forks of them."""
-    templates = [child for child in children(os.getpid()) if child in alive("confined/supervisor")]
-    return templates + [child for one in templates for child in children(one) if _leads_namespace(child)]
+    """The zygotes of this process, and after them the supervising processes that are forks of them."""
+    zygotes = [child for child in children(os.getpid()) if child in alive("confined/supervisor")]
+    return zygotes + [child for one in zygotes for child in children(one) if _leads_namespace(child)]
 
 
 def _leads_namespace(pid: int) -> bool:

@@ -27,7 +27,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Generator[ConfinedSandb
 
 @pytest.fixture
 def supervisors(monkeypatch: pytest.MonkeyPatch) -> Supervisors:
-    """The template and the supervising processes of this test: what others have left in this process goes on beside them."""
+    """The zygote and the supervising processes of this test: what others have left in this process goes on beside them."""
     monkeypatch.setattr(control, "_current", None)
     others = confined_host.supervisors()
     return lambda: [pid for pid in confined_host.supervisors() if pid not in others]

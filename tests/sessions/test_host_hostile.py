@@ -15,22 +15,24 @@ from support.liar import READY, RESULT, Liar, result
 
 from codeact_team.core.execution import Artifact, CallAnswer, HostTools
 from codeact_team.errors import SandboxError
+from codeact_team.sandbox import base
 from codeact_team.sandbox.base import Exit
 from codeact_team.sandbox.processes import ProcessRequest
 from codeact_team.sandbox.system.framing import frame
 from codeact_team.session import host
-from codeact_team.session.connection import BlockAccount, Report
+from codeact_team.session.connection import Report, read_report
 from codeact_team.session.host import Session
 from codeact_team.session.protocol import (
-    EXIT_HEAD,
     FROM_SUPERVISOR,
     MAX_CALLS_AT_ONCE,
     MAX_FILE_BYTES,
     MIB,
     OF_PROCESSES,
     PROCESS_HEAD,
-    PROGRESS_HEAD,
+    ExitedFrame,
     Kind,
+    ProgressFrame,
+    ResultFrame,
 )
 
 GARBLED = "it sent something that could not be understood"
@@ -56,7 +58,7 @@ async def drop(_: object) -> None:
 
 async def ask(
     says: bytes, *, ends: bool = True, greets: bytes = READY, tools: HostTools | None = None
-) -> list[bytes | Artifact | BlockAccount | Exit]:
+) -> list[bytes | Artifact | ResultFrame | Exit]:
     """What the host makes of a block's answer. No task is left after it."""
     sandbox = Liar(says, ends=ends, greets=greets)
     session = Session(sandbox)
@@ -96,6 +98,7 @@ frames = st.builds(
     ),
 )
 i32 = st.integers(-(2**31), 2**31 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
 streams = st.lists(frames | st.binary(max_size=64), max_size=8).map(b"".join)
 
 
@@ -110,7 +113,7 @@ streams = st.lists(frames | st.binary(max_size=64), max_size=8).map(b"".join)
 @given(streams)
 def test_whatever_comes_is_an_ending(says: bytes) -> None:
     *others, ending = asyncio.run(ask(says, tools=Offered(x=echo)))
-    assert isinstance(ending, BlockAccount | Exit)
+    assert isinstance(ending, ResultFrame | Exit)
     assert all(isinstance(item, bytes | Artifact) for item in others)
 
 
@@ -149,7 +152,7 @@ def test_whatever_answers_a_request_for_a_file_is_an_error_or_its_content(says: 
 
 
 def progress(ended: bool, omitted: int, length: int, data: bytes) -> bytes:
-    return PROGRESS_HEAD.pack(ended, omitted, 0, length) + data
+    return ProgressFrame.HEAD.pack(ended, omitted, 0, length) + data
 
 
 about_processes = st.builds(
@@ -158,16 +161,16 @@ about_processes = st.builds(
     st.sampled_from([b"", *(PROCESS_HEAD.pack(number) for number in (0, 0, 0, 1, 2**32 - 1))]),
     st.one_of(
         st.binary(max_size=64),
-        st.builds(EXIT_HEAD.pack, i32, st.booleans(), st.booleans(), i32, i32),
+        st.builds(ExitedFrame.HEAD.pack, i32, st.booleans(), st.booleans(), i32, i32, i64),
         st.builds(
             progress, st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 20), st.binary(max_size=20)
         ),
-        st.sampled_from([b'{"errno": 2, "message": "no", "cwd": false}', b'{"errno": "x"}']),
+        st.sampled_from([b'{"errno": 2, "message": "no", "about": 0}', b'{"errno": "x"}']),
     ),
 )
 
 
-@example(frame(Kind.PROGRESS, PROCESS_HEAD.pack(0), PROGRESS_HEAD.pack(True, 0, 0, 0)), False)
+@example(frame(Kind.PROGRESS, PROCESS_HEAD.pack(0), ProgressFrame.HEAD.pack(True, 0, 0, 0)), False)
 @given(st.lists(about_processes | frames | st.binary(max_size=64), max_size=8).map(b"".join), st.booleans())
 def test_whatever_is_said_of_a_process_is_its_end_or_an_error(says: bytes, starts: bool) -> None:
     async def run() -> None:
@@ -227,8 +230,8 @@ async def test_frames_may_come_in_pieces_and_together() -> None:
     ]
     *output, ending = await ask(b"".join(answer))
     assert output == [b"one", b"two", b"end"]
-    assert isinstance(ending, BlockAccount)
-    assert (ending.exit_code, ending.lost, ending.read_report()) == (None, None, Report(exit_code=0))
+    assert isinstance(ending, ResultFrame)
+    assert (ending.exit_code, ending.lost, read_report(ending.report)) == (None, None, Report(exit_code=0))
 
 
 async def test_a_frame_longer_than_its_kind_may_be_ends_the_session() -> None:
@@ -243,6 +246,30 @@ async def test_a_flood_of_bytes_before_the_greeting_is_cut_short() -> None:
     assert len(str(caught.value)) < 3000
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "KILL_TIMEOUT", 0.2)
+
+
+async def test_a_supervisor_that_takes_long_to_end_a_block_keeps_its_session(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host, "INTERRUPT_GRACE", 0.02)
+    monkeypatch.setattr(base, "_SLOW_AFTER", 0.5)
+    sandbox = Liar(b"", ends=False)
+    session = Session(sandbox)
+    await session.start()
+    reading = asyncio.ensure_future(session.run("python", "1", Control(0.01), drop))
+    await asyncio.sleep(1.2)
+    await sandbox.say(RESULT)
+    assert isinstance((await reading)[0], ResultFrame)
+    assert session.alive
+    assert "have not ended after 0.5 s, as on a very busy machine" in caplog.text
+    await session.aclose()
+    await sandbox.stop()
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_silence_ends_when_the_time_is_over() -> None:
     sandbox = Liar(b"", ends=False)
     session = Session(sandbox)
@@ -291,7 +318,7 @@ async def test_calls_that_cannot_be_answered_any_more_are_cancelled() -> None:
     assert tools.running == 0
     tools = Offered(x=forever)
     [ending] = await ask(b"".join(call(number) for number in range(30)) + RESULT, tools=tools)
-    assert isinstance(ending, BlockAccount)
+    assert isinstance(ending, ResultFrame)
     assert tools.running == 0
 
 
@@ -311,7 +338,7 @@ async def test_calls_where_nothing_is_offered_or_that_say_nonsense_harm_nobody()
             call(1) + call(2, rest=b"nonsense") + frame(Kind.CALL, b'{"id":3,"name":[]}') + RESULT,
             tools=tools,
         )
-        assert isinstance(ending, BlockAccount)
+        assert isinstance(ending, ResultFrame)
 
 
 async def test_an_answer_that_nobody_takes_ends_the_session_once_the_block_has_ended(
@@ -332,13 +359,14 @@ async def test_an_answer_that_nobody_takes_ends_the_session_once_the_block_has_e
     await answered.wait()
     await asyncio.sleep(0.05)
     await sandbox.say(RESULT)
-    assert isinstance((await reading)[0], BlockAccount)
+    assert isinstance((await reading)[0], ResultFrame)
     assert session.ending is not None
     assert session.ending.lost == "it did not take the answer to a call"
     await sandbox.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_an_answer_that_nobody_takes_does_not_keep_a_block_from_ending_in_time() -> None:
     async def much(*_: object) -> CallAnswer:
         return CallAnswer(content=["x" * 10 * MIB])
@@ -381,4 +409,4 @@ def test_all_garbage_ends_a_block() -> None:
     chance = random.Random(seed)
     for _ in range(3_000):
         *_, ending = asyncio.run(ask(garbage(chance), tools=Offered(x=echo)))
-        assert isinstance(ending, BlockAccount | Exit), seed
+        assert isinstance(ending, ResultFrame | Exit), seed

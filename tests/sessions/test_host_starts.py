@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,9 @@ async def test_an_interpreter_begins_to_start_when_there_is_room_for_it() -> Non
     starting = Starting()
 
     class Counted(Liar):
-        async def spawn(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
-        ) -> Process:
+        async def supervise(self, *, plain: bool = False) -> Process:
             starting.begin()
-            return await super().spawn(argv, env=env, supervises=supervises)
+            return await super().supervise(plain=plain)
 
     async def start() -> None:
         async with Counted(b"", ends=False) as sandbox:
@@ -59,12 +56,9 @@ async def test_a_confined_interpreter_begins_to_start_when_there_is_room_for_it(
     starting = Starting()
 
     class Counted(ConfinedSandbox):
-        async def spawn(
-            self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
-        ) -> Process:
-            if supervises:
-                starting.begin()
-            return await super().spawn(argv, env=env, supervises=supervises)
+        async def supervise(self, *, plain: bool = False) -> Process:
+            starting.begin()
+            return await super().supervise(plain=plain)
 
     async def start() -> None:
         async with Counted(ConfinedSandboxConfig.model_validate({}), workspace=tmp_path) as sandbox:

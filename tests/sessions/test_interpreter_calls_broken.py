@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from support.calling import answer, works
@@ -146,14 +147,16 @@ def test_without_the_pipe_of_the_answers_calls_fail(
 
 
 def test_a_pipe_that_is_closed_under_a_call_fails_the_calls_after_the_answer(
-    fresh_interpreter: RunningInterpreter,
+    fresh_interpreter: RunningInterpreter, tmp_path: Path
 ) -> None:
+    (waiting := tmp_path / "waiting").touch()
     fresh_interpreter.start(
-        _ANSWERS
-        + "threading.Timer(0.02, os.close, [answers]).start()\ntools.echo(1)\ntime.sleep(0.1)\ntools.echo(2)"
+        f"{_ANSWERS}def close():\n    while os.path.exists({str(waiting)!r}): time.sleep(0.001)\n    os.close(answers)\n"
+        "closing = threading.Thread(target=close)\nclosing.start()\ntools.echo(1)\nclosing.join()\ntools.echo(2)"
     )
     call = fresh_interpreter.next_call()
     fresh_interpreter.unanswered()
+    waiting.unlink()
     answer(fresh_interpreter, call)
     assert "was closed" in fresh_interpreter.finish().output
 

@@ -12,7 +12,7 @@ from codeact_team.session.runner.supervisor.interpreter_process import Context
 from codeact_team.session.runner.supervisor.streams import PollLoop
 
 adopt_orphans()
-context = Context(PollLoop(), {}, is_plain=False)
+context = Context(PollLoop(), {}, {}, is_plain=False)
 script = "sleep 600 & sleep 600 & sleep 600"
 context.start(["/bin/sh", "-c", script], environment=os.environb, output=os.open(os.devnull, os.O_WRONLY), inherited={})
 # each look at the clock finds that other processes had the time in between

@@ -11,6 +11,7 @@ import pytest
 from support.processes import processes_below
 from support.supervisor import Supervised, supervised, wait_for
 
+from codeact_team.sandbox.base import RECEIVER
 from codeact_team.sandbox.system.framing import frame
 from codeact_team.session import shipping
 from codeact_team.session.protocol import Kind
@@ -200,9 +201,7 @@ def test_programs_find_signals_as_usual(supervisor: Supervised) -> None:
 
 
 def test_without_ctypes_it_says_so_and_ends(tmp_path: Path) -> None:
-    command = list(shipping.command(sys.executable))
-    at = command.index("-c") + 1
-    command[at] = "import sys; sys.modules['_ctypes'] = None\n" + command[at]
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.modules['_ctypes'] = None\n{RECEIVER}"]
     ended = subprocess.run(
         command, input=shipping.payload(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -9,8 +9,7 @@ import pytest
 from support.supervisor import REPORTS, Supervised, wait_for
 
 from codeact_team.sandbox.system.framing import frame
-from codeact_team.session.connection import BlockAccount
-from codeact_team.session.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind
+from codeact_team.session.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind, ResultFrame
 
 DEAF = "it did not read the answers to its calls"
 FORGED = "it sent something that is no report of this block"
@@ -172,7 +171,7 @@ def test_a_flood_of_calls_reaches_the_host_and_can_be_ended(supervisor: Supervis
     while (received := supervisor.receive())[0] in (Kind.CALL, Kind.OUTPUT):
         pass
     assert received[0] == Kind.RESULT
-    assert BlockAccount.read(received[1]).lost == "it was killed"
+    assert ResultFrame.unpack(received[1]).lost == "it was killed"
 
 
 def test_calls_leave_no_descriptor_open(supervisor: Supervised) -> None:

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from support.supervisor import REPORTS, Ended, Supervised, wait_for
 
-from codeact_team.session.connection import BlockAccount
+from codeact_team.session.protocol import ResultFrame
 
 FORGED = "it sent something that is no report of this block"
 KIB = 1024
@@ -78,7 +78,7 @@ def test_whatever_a_report_says_it_arrives_behind_the_supervisors_own_account(
     supervisor.start(f"payload = {report!r}\nwrite(65, token() + payload)")
     while (came := supervisor.receive())[0] != 35:
         pass
-    assert BlockAccount.read(came[1]).lost is None
+    assert ResultFrame.unpack(came[1]).lost is None
     assert came[1].endswith(report)
     wait_for(lambda: supervisor.run("print(1)").ran)
 

@@ -80,7 +80,7 @@ async def called(tools: HostTools | None) -> AsyncGenerator[tuple[ToolCalls, Ans
 
 async def answer_to(payload: bytes, tools: HostTools | None) -> Answer:
     async with called(tools) as (calls, answers):
-        calls.take(payload)
+        calls.accept(payload)
         [answer] = await answers.expect(1)
         return answer
 
@@ -103,7 +103,7 @@ async def test_answers_come_in_the_order_in_which_the_tools_return() -> None:
 
     async with called(Offered(wait=wait)) as (calls, answers):
         for number in range(3):
-            calls.take(call(number, "wait", {"value": number}))
+            calls.accept(call(number, "wait", {"value": number}))
         for count, number in enumerate((2, 0, 1), 1):
             gates[number].set()
             assert (await answers.expect(count))[-1]["id"] == number
@@ -112,7 +112,7 @@ async def test_answers_come_in_the_order_in_which_the_tools_return() -> None:
 async def test_answers_that_come_together_go_with_one_message() -> None:
     async with called(Offered(echo=echo, max_parallel=MAX_CALLS_AT_ONCE)) as (calls, answers):
         for number in range(MAX_CALLS_AT_ONCE):
-            calls.take(call(number))
+            calls.accept(call(number))
         await answers.expect(MAX_CALLS_AT_ONCE)
         assert answers.messages == 1
 
@@ -120,7 +120,7 @@ async def test_answers_that_come_together_go_with_one_message() -> None:
 async def test_an_id_can_be_used_again_once_it_is_answered() -> None:
     async with called(Offered(echo=echo)) as (calls, answers):
         for count in range(1, 200):
-            calls.take(call(5))
+            calls.accept(call(5))
             await answers.expect(count)
 
 
@@ -144,7 +144,7 @@ async def test_an_id_can_be_used_again_once_it_is_answered() -> None:
 async def test_a_call_that_cannot_be_answered_is_no_call(payload: bytes) -> None:
     async with called(Offered(echo=echo)) as (calls, answers):
         with pytest.raises(ProtocolError):
-            calls.take(payload)
+            calls.accept(payload)
         with pytest.raises(ProtocolError):
             calls.withdraw(payload)
         assert answers.came == []
@@ -176,17 +176,17 @@ async def test_a_call_with_unusable_contents_is_refused(rest: bytes, reason: str
 
 async def test_an_id_that_is_in_use_is_no_call() -> None:
     async with called(Offered(forever=forever)) as (calls, _):
-        calls.take(call(1, "forever"))
+        calls.accept(call(1, "forever"))
         with pytest.raises(ProtocolError):
-            calls.take(call(1, "forever"))
+            calls.accept(call(1, "forever"))
 
 
 async def test_more_calls_than_an_interpreter_makes_are_an_attack() -> None:
     async with called(Offered(forever=forever, max_parallel=2)) as (calls, _):
         for number in range(MAX_CALLS_AT_ONCE):
-            calls.take(call(number, "forever"))
+            calls.accept(call(number, "forever"))
         with pytest.raises(ProtocolError):
-            calls.take(call(MAX_CALLS_AT_ONCE, "forever"))
+            calls.accept(call(MAX_CALLS_AT_ONCE, "forever"))
 
 
 async def test_larger_calls_than_an_interpreter_makes_are_an_attack() -> None:
@@ -194,25 +194,25 @@ async def test_larger_calls_than_an_interpreter_makes_are_an_attack() -> None:
     fitting = MAX_CALL_BYTES_AT_ONCE // len(payload) + 1
     async with called(Offered(forever=forever, max_parallel=2)) as (calls, _):
         for number in range(fitting):
-            calls.take(payload.replace(b'"id": 0', b'"id": %d' % number))
+            calls.accept(payload.replace(b'"id": 0', b'"id": %d' % number))
         with pytest.raises(ProtocolError):
-            calls.take(call(fitting, "forever"))
+            calls.accept(call(fitting, "forever"))
 
 
 async def test_answered_calls_do_not_count() -> None:
     payload = call(0, "echo", {"value": "x" * (MAX_CALL_BYTES - 100)})
     async with called(Offered(echo=echo)) as (calls, answers):
         for number in range(12):
-            calls.take(payload.replace(b'"id": 0', b'"id": %d' % number))
+            calls.accept(payload.replace(b'"id": 0', b'"id": %d' % number))
             await answers.expect(number + 1)
 
 
 async def test_a_call_is_held_as_bytes_until_its_turn() -> None:
     tools = Offered(forever=forever, max_parallel=1)
     async with called(tools) as (calls, answers):
-        calls.take(call(1, "forever"))
+        calls.accept(call(1, "forever"))
         # unusable, which nobody knows before
-        calls.take(b'{"id":2,')
+        calls.accept(b'{"id":2,')
         await asyncio.sleep(0.01)
         assert answers.came == []
         calls.withdraw(withdrawal(1))
@@ -225,7 +225,7 @@ async def test_a_withdrawn_call_is_cancelled_and_answered() -> None:
     tools = Offered(forever=forever, max_parallel=1)
     async with called(tools) as (calls, answers):
         for number in (1, 2):
-            calls.take(call(number, "forever"))
+            calls.accept(call(number, "forever"))
         await until(lambda: tools.running == 1)
         for number in (2, 1):
             calls.withdraw(withdrawal(number))
@@ -236,7 +236,7 @@ async def test_a_withdrawn_call_is_cancelled_and_answered() -> None:
 
 async def test_a_call_that_is_withdrawn_at_once_is_answered_too() -> None:
     async with called(Offered(forever=forever)) as (calls, answers):
-        calls.take(call(1, "forever"))
+        calls.accept(call(1, "forever"))
         calls.withdraw(withdrawal(1))
         [answer] = await answers.expect(1)
         assert answer["outcome"] == "cancelled"
@@ -255,8 +255,8 @@ async def test_a_tool_can_do_something_about_its_cancellation_however_often_it_i
 
     tools = Offered(tidy=tidy, echo=echo)
     async with called(tools) as (calls, answers):
-        calls.take(call(1, "tidy"))
-        calls.take(call(2))
+        calls.accept(call(1, "tidy"))
+        calls.accept(call(2))
         await answers.expect(1)
         for _ in range(2):
             calls.withdraw(withdrawal(1))
@@ -268,7 +268,7 @@ async def test_a_tool_can_do_something_about_its_cancellation_however_often_it_i
 async def test_withdrawing_what_is_answered_or_unknown_does_nothing() -> None:
     async with called(Offered(echo=echo)) as (calls, answers):
         for number in (1, 2):
-            calls.take(call(number))
+            calls.accept(call(number))
         await answers.expect(2)
         for number in (1, 99):
             calls.withdraw(withdrawal(number))
@@ -278,7 +278,7 @@ async def test_withdrawing_what_is_answered_or_unknown_does_nothing() -> None:
 
 async def test_a_flood_of_withdrawals_is_an_attack() -> None:
     async with called(Offered(echo=echo)) as (calls, _):
-        calls.take(call(1))
+        calls.accept(call(1))
         for _ in range(MAX_CALLS_AT_ONCE + 1):
             calls.withdraw(withdrawal(1))
         with pytest.raises(ProtocolError):
@@ -289,11 +289,11 @@ async def test_when_a_block_is_ended_its_calls_are_answered_as_cancelled_and_so_
     tools = Offered(forever=forever, echo=echo, max_parallel=1)
     async with called(tools) as (calls, answers):
         for number in (1, 2):
-            calls.take(call(number, "forever"))
+            calls.accept(call(number, "forever"))
         await until(lambda: tools.running == 1)
         calls.end()
         await answers.expect(2)
-        calls.take(call(3))
+        calls.accept(call(3))
         came = await answers.expect(3)
         assert {answer["outcome"] for answer in came} == {"cancelled"}
     assert (len(tools.began), tools.cancelled) == (1, 1)
@@ -303,7 +303,7 @@ async def test_when_a_block_has_ended_its_calls_have_and_nothing_is_sent_any_mor
     tools = Offered(forever=forever, max_parallel=10)
     async with called(tools) as (calls, answers):
         for number in range(20):
-            calls.take(call(number, "forever"))
+            calls.accept(call(number, "forever"))
         await until(lambda: tools.running == 10)
         await calls.aclose()
         assert (tools.running, tools.cancelled) == (0, 10)
@@ -315,9 +315,9 @@ async def test_when_a_block_has_ended_its_calls_have_and_nothing_is_sent_any_mor
 async def test_what_is_being_sent_is_sent_whole() -> None:
     async with called(Offered(echo=echo)) as (calls, answers):
         answers.open.clear()
-        calls.take(call(1))
+        calls.accept(call(1))
         await until(lambda: answers.messages == 1)
-        calls.take(call(2))
+        calls.accept(call(2))
         await calls.aclose()
         assert answers.came == []
         answers.open.set()
@@ -328,9 +328,9 @@ async def test_what_is_being_sent_is_sent_whole() -> None:
 async def test_a_lost_session_is_not_sent_the_rest() -> None:
     async with called(Offered(echo=echo, forever=forever)) as (calls, answers):
         answers.open.clear()
-        calls.take(call(1))
+        calls.accept(call(1))
         await until(lambda: answers.messages == 1)
-        calls.take(call(2, "forever"))
+        calls.accept(call(2, "forever"))
         await calls.hang_up()
         await calls.aclose()
         await calls.sent()
@@ -342,7 +342,7 @@ async def test_reading_on_does_not_wait_for_what_is_sent() -> None:
     async with called(tools) as (calls, answers):
         answers.open.clear()
         for number in range(MAX_CALLS_AT_ONCE):
-            calls.take(call(number))
+            calls.accept(call(number))
             await asyncio.sleep(0)
         await until(lambda: len(tools.began) == MAX_CALLS_AT_ONCE)
         answers.open.set()
@@ -359,7 +359,7 @@ async def test_answers_that_are_not_taken_hold_further_calls_back() -> None:
     async with called(tools) as (calls, answers):
         answers.open.clear()
         for number in range(8):
-            calls.take(call(number, "much"))
+            calls.accept(call(number, "much"))
         await until(lambda: len(tools.began) >= 5)
         await asyncio.sleep(0.05)
         # one on its way, and as much as the largest answer and those that were begun before
@@ -441,7 +441,7 @@ def test_whatever_comes_is_answered_or_refused(payloads: list[bytes]) -> None:
             taken = 0
             for payload in payloads:
                 try:
-                    calls.take(payload)
+                    calls.accept(payload)
                 except ProtocolError:
                     continue
                 taken += 1

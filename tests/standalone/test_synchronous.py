@@ -26,7 +26,7 @@ def test_each_method_has_a_twin_with_the_same_parameters(own: type, twin: type) 
     methods = {
         name: method
         for name, method in inspect.getmembers(own, inspect.iscoroutinefunction)
-        if not name.startswith("_") and name != "exit"  # for executors
+        if not name.startswith("_")
     }
     assert len(methods) > 9
     for name, method in methods.items():

@@ -45,7 +45,7 @@ def growth(make: Callable[[int], T], work: Callable[[T], object], size: int, *, 
 
 
 @dataclass
-class Turns:
+class FairLock:
     """How long the turns of an event loop took.
 
     Attributes:
@@ -56,9 +56,9 @@ class Turns:
 
 
 @asynccontextmanager
-async def watched_turns() -> AsyncGenerator[Turns]:
+async def watched_turns() -> AsyncGenerator[FairLock]:
     """Within it, the turns of the running loop are measured."""
-    turns, is_over = Turns(), False
+    turns, is_over = FairLock(), False
 
     async def turn() -> None:
         before = time.process_time()
@@ -78,7 +78,7 @@ async def watched_turns() -> AsyncGenerator[Turns]:
 
 
 async def longest_turn(work: Awaitable[object]) -> float:
-    """The longest time between two turns of the loop while something is awaited, as :class:`Turns` has it."""
+    """The longest time between two turns of the loop while something is awaited, as :class:`FairLock` has it."""
     async with watched_turns() as turns:
         await work
     return turns.longest

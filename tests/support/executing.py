@@ -106,7 +106,7 @@ def _kill_container(container: str) -> None:
 
 
 def _supervisors(pid: int) -> set[str]:
-    return {one for template in _supervising(str(pid)) for one in _supervising(template)}
+    return {one for zygote in _supervising(str(pid)) for one in _supervising(zygote)}
 
 
 def _supervising(pid: str) -> set[str]:
@@ -217,7 +217,7 @@ one_interpreter = usually("confined-session", among=["confined-session"])
 
 
 @pytest.fixture(scope="session", autouse=True)
-def template() -> Generator[None]:
+def zygote() -> Generator[None]:
     """The process that confined sandboxes are forks of, for a ``conftest`` to import: it takes longer to start, and ends with the last."""
     if why_not_confined() is not None:
         yield

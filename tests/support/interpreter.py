@@ -90,7 +90,9 @@ class RunningInterpreter:
         answers, self._answers = os.pipe()
         self._output, output = os.pipe()
         self._control, control = socket.socketpair()
-        payload = shipping.payload()
+        # behind the program that a supervisor receives first
+        size, _, payload = shipping.payload().partition(b"\n")
+        payload = payload[int(size) :]
         bootstrap = (resources.files("codeact_team.session") / "runner" / "bootstrap.py").read_bytes()
         arguments = [
             str(commands),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from codeact_team.sandbox.base import Exit, Limits, Process, Sandbox
 from codeact_team.sandbox.system.framing import frame
-from codeact_team.session.protocol import RESULT_HEAD, UNKNOWN, Kind
+from codeact_team.session.protocol import Kind, ResultFrame
 from codeact_team.session.shipping import payload
 
 READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
@@ -16,8 +16,8 @@ READY = frame(Kind.READY, b'{"interpreter": 1, "unguarded": null}')
 
 def result(output: bytes = b"") -> bytes:
     """Says that the block has ended well."""
-    head = RESULT_HEAD.pack(1, 1, True, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, 0, len(output))
-    return frame(Kind.RESULT, head, output, b"\0")
+    ended = ResultFrame(1, 1, True, None, None, None, None, "", output, b"\0")
+    return frame(Kind.RESULT, ended.pack())
 
 
 RESULT = result()
@@ -97,9 +97,10 @@ class Liar(Sandbox):
     async def stop(self) -> None:
         await self.kill()
 
-    async def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
-    ) -> Process:
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        raise NotImplementedError
+
+    async def supervise(self, *, plain: bool = False) -> Process:
         own, self._peer = socket.socketpair()
         self._peer.setblocking(False)
         self._talking = asyncio.create_task(self._talk(self._peer))

@@ -8,9 +8,10 @@ from typing import Any
 from autogen_core.models import RequestUsage
 
 from codeact_team.core.effects import Event
-from codeact_team.runs.journal.recorder import Recorder
-from codeact_team.runs.journal.run_directory import About
-from codeact_team.runs.result import RunEnding, RunResult
+from codeact_team.journal.journal import Journal
+from codeact_team.journal.recorder import Record, Recorder
+from codeact_team.journal.result import RunEnding, RunResult
+from codeact_team.journal.run_directory import About
 
 
 def recorder(runs: Path, name: str, *events: Event, task: str = "Look.") -> Recorder:
@@ -22,6 +23,11 @@ def recorder(runs: Path, name: str, *events: Event, task: str = "Look.") -> Reco
     for event in events:
         made(event)
     return made
+
+
+def journal_of(recorder: Recorder) -> Journal:
+    """The journal of a new run."""
+    return Journal(Record(recorder), recorder.requests)
 
 
 def result(ending: RunEnding = RunEnding.ACCEPTED, **more: Any) -> RunResult:

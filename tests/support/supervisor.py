@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codeact_team.core import trees
+from codeact_team.files import trees
+from codeact_team.sandbox.base import receiving
 from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
-from codeact_team.session.connection import BlockAccount, Greeting
-from codeact_team.session.protocol import FROM_SUPERVISOR, RUN_HEAD, Kind
+from codeact_team.session.connection import Greeting, read_report
+from codeact_team.session.protocol import FROM_SUPERVISOR, RUN_HEAD, Kind, ResultFrame
 
 PATIENCE = 30.0
 """Seconds that an answer may take on a machine that is busy with other things."""
@@ -77,7 +78,7 @@ class Ended(Exception):
 class Result:
     """What came of a block."""
 
-    account: BlockAccount
+    account: ResultFrame
     report: dict[str, Any] | None
     output: bytes
     artifacts: list[tuple[dict[str, Any], bytes]]
@@ -154,10 +155,10 @@ class Supervised:
                 artifacts.append((json.loads(head), data))
             else:
                 assert kind == Kind.RESULT, f"{kind!r}: {payload!r}"
-                account = BlockAccount.read(payload)
+                account = ResultFrame.unpack(payload)
                 if account.interpreter:
                     self.interpreter = account.present
-                report = account.read_report()
+                report = read_report(account.report)
                 output += account.output
                 return Result(account, report and report.model_dump(), bytes(output), artifacts)
 
@@ -267,7 +268,7 @@ def supervised(
         environment: Variables beside this process's.
     """
     process = subprocess.Popen(
-        [*prefix, *shipping.command(python)],
+        [*prefix, *receiving(python)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=directory,

@@ -24,9 +24,9 @@ from tracing_support import NUMBER, Spans, begin_of, context_of, end_of, told_of
 
 from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, current_dispatcher
 from codeact_team.core.events import BlockBegan, RunBegan, RunEnded, ToolCallBegan
+from codeact_team.journal.result import RunEnding
 from codeact_team.models.clients import wrap_client
 from codeact_team.runs.opening import open_team
-from codeact_team.runs.result import RunEnding
 from codeact_team.runs.run import TeamRun
 from codeact_team.telemetry import spans as telemetry
 from codeact_team.tools.approval_rules import Question

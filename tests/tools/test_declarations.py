@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.schemas import Call, calls
 
-from codeact_team.core.markdown import extract_code
-from codeact_team.core.quoting import make_inert
+from codeact_team.text.markdown import extract_code
+from codeact_team.text.quoting import make_inert
 from codeact_team.tools import declarations
 from codeact_team.tools.declarations import MAX_DESCRIPTION, MAX_DOC, Declaration
 from codeact_team.tools.schemas import Schema, SchemaChecker

@@ -31,8 +31,8 @@ from PIL import Image as Pictures
 from pydantic import BaseModel, JsonValue
 
 from codeact_team.core.execution import Artifact
-from codeact_team.core.markdown import extract_code
 from codeact_team.errors import SettingError, WorkbenchError
+from codeact_team.text.markdown import extract_code
 from codeact_team.tools.sources import ToolFailed
 from codeact_team.tools.toolbox import HANDFUL, MAX_DECLARATIONS, Offer, Toolbox
 

@@ -41,12 +41,12 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
 
     An answer without code ends a run, and so does ``final_answer(value)`` called in the code. If a limit is reached
     first, one last call to the model makes the best answer it can. The response's metadata holds an
-    :class:`~codeact_team.ExecutionRecord` of the code, how the run ended (:class:`~codeact_team.Ending`) and, with
+    :class:`~codeact_team.ExecutionRecord` of the code, the end of the run (:class:`~codeact_team.Ending`) and, with
     reflection, the verdict on the answer; its ``models_usage`` counts all calls.
 
     Variables and conversation persist from run to run, until the agent is reset.
 
-    The settings are those of :class:`CodeActAgentConfig`, with objects in place of their configs. ``tools`` and
+    The settings are as in :class:`CodeActAgentConfig`, with objects in place of their configs. ``tools`` and
     ``functions`` may hold Python functions; the source of ``functions`` is sent to the interpreter. ``approval_func`` and
     ``approval_handler`` may be functions, too. Only functions that are given by import path can be dumped. Default of
     ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a question is answered by a denial.

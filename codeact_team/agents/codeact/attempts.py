@@ -30,7 +30,7 @@ from codeact_team.agents.messages import visible_to
 from codeact_team.agents.observations import Ending, shorten
 from codeact_team.core.aio import is_being_cancelled, to_the_end, until_cancelled
 from codeact_team.core.component_effects import CodeEffect, Run
-from codeact_team.core.effects import Effect, error_text, perform
+from codeact_team.core.effects import Begin, Effect, End, perform
 from codeact_team.core.events import (
     AttemptBegan,
     AttemptEnded,
@@ -41,10 +41,10 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import Artifact
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.errors import ForkError, SandboxError
 from codeact_team.models.structured import ask
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
+from codeact_team.text.quoting import as_data, make_inert
 
 
 class Fork(CodeEffect[str | None]):
@@ -60,13 +60,15 @@ class Fork(CodeEffect[str | None]):
         self.attempts = attempts
 
     def request(self) -> JsonValue:
-        return {"branches": self.attempts}
+        return {"forks": self.attempts}
 
-    def began(self) -> ForkBegan:
-        return ForkBegan(branches=self.attempts)
+    @classmethod
+    def began(cls, begin: Begin) -> ForkBegan:
+        return ForkBegan(forks=begin.request["forks"])
 
-    def ended(self, outcome: str | None, error: BaseException | None) -> ForkEnded:
-        return ForkEnded(branches=self.attempts, refusal=outcome or error_text(error))
+    @classmethod
+    def ended(cls, end: End) -> ForkEnded:
+        return ForkEnded(forks=end.request["forks"], refusal=end.outcome or end.error)
 
 
 class Attempt(Effect[str]):
@@ -96,15 +98,18 @@ class Attempt(Effect[str]):
     def request(self) -> JsonValue:
         return {"attempt": self.number, "of": self.fork.attempts}
 
-    def began(self) -> AttemptBegan:
-        return AttemptBegan(attempt=self.number, attempts=self.fork.attempts)
+    @classmethod
+    def began(cls, begin: Begin) -> AttemptBegan:
+        return AttemptBegan(attempt=begin.request["attempt"], attempts=begin.request["of"])
 
-    def ended(self, outcome: str | None, error: BaseException | None) -> AttemptEnded:
-        if isinstance(error, asyncio.CancelledError):
-            outcome, error = Ending.CANCELLED, None
-        return AttemptEnded(
-            attempt=self.number, attempts=self.fork.attempts, ending=outcome, error=error_text(error)
-        )
+    @classmethod
+    def ended(cls, end: End) -> AttemptEnded:
+        event = AttemptEnded(attempt=end.request["attempt"], attempts=end.request["of"], ending=end.outcome)
+        if end.failure is not None and end.failure.is_cancellation:
+            event.ending = Ending.CANCELLED
+        elif end.failure is not None:
+            event.error = str(end.failure)
+        return event
 
 
 class Promotion(CodeEffect[str | None]):
@@ -129,16 +134,18 @@ class Promotion(CodeEffect[str | None]):
     def request(self) -> JsonValue:
         return {"attempt": self.attempt}
 
-    def began(self) -> PromotionBegan:
-        return PromotionBegan(attempt=self.attempt)
+    @classmethod
+    def began(cls, begin: Begin) -> PromotionBegan:
+        return PromotionBegan(attempt=begin.request["attempt"])
 
-    def ended(self, outcome: str | None, error: BaseException | None) -> PromotionEnded:
-        return PromotionEnded(attempt=self.attempt, loss=outcome or error_text(error))
+    @classmethod
+    def ended(cls, end: End) -> PromotionEnded:
+        return PromotionEnded(attempt=end.request["attempt"], loss=end.outcome or end.error)
 
 
 _CHOOSE = (
     "The task above was worked on {count} times, each time from the beginning and without knowledge of the others. This is "
-    "what each has come to; code that was run and its output are those of its last step.\n\n{accounts}\n\n"
+    "what each has come to; its code and output are from its last step.\n\n{accounts}\n\n"
     "Choose the one whose answer is to be given. What the results show counts, not how sure an answer sounds; that several "
     "answers agree speaks for them. Answer with two fields:\n"
     "- 'reason': why it is the best, in one or two sentences.\n"
@@ -253,7 +260,9 @@ class Attempts:
                 best = await self._choose(candidates)
                 await self._promote(fork, best)
             # the response of that attempt, with the cost of all
-            best.run.calls = [*(call for one in candidates for call in one.run.calls), *run.calls]
+            for other in (run, *(one.run for one in candidates if one is not best)):
+                if other.usage is not None:
+                    best.run.count(other.usage)
             best.run.inner_messages = [*run.inner_messages, *best.run.inner_messages]
             return best.loop.respond(best.run)
         finally:
@@ -335,7 +344,7 @@ class Attempts:
         messages = [SystemMessage(content=REFLECTION_SYSTEM_MESSAGE), *task, question]
         read = await ask(model, messages, _choice_of(count), cancellation_token=self._run.cancellation_token)
         choice = read.or_else(Choice(answer=1, reason=f"The choice could not be read. {read.problem}"))
-        self._run.calls.append(choice.usage)
+        self._run.count(choice.usage)
         await self._run.think(choice.thought)
         number = choice.value.answer
         reason = make_inert(choice.value.reason).strip().rstrip(".")

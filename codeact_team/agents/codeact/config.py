@@ -28,7 +28,7 @@ from codeact_team.agents.codeact.reply import HandoffConfig
 from codeact_team.agents.observations import Ending
 from codeact_team.core.aio import Timer
 from codeact_team.core.autogen_internals import import_to_str
-from codeact_team.core.effects import Dispatcher, Effect, perform
+from codeact_team.core.effects import Begin, Dispatcher, Effect, End, perform
 from codeact_team.core.events import ClockReadingBegan, ClockReadingEnded
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.providers import resolve_function
@@ -36,14 +36,14 @@ from codeact_team.core.settings import in_config
 from codeact_team.errors import ConfigError, SettingError
 
 LAST_CALL_SECONDS = 30.0
-"""How long the last call to the model may take when the time is over."""
+"""Seconds that the last call to the model may take when the time is over."""
 
 
 class Limits(BaseModel):
-    """What a run may cost."""
+    """Limits of a run."""
 
     max_steps: int = Field(default=20, ge=1)
-    """How often the model may write, with or without code, in one run."""
+    """The most replies of the model, with or without code, in one run."""
     max_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Wall-clock time of one run in seconds, without the time that a person takes to approve. Then the current step is
     stopped, and one last call of at most 30 seconds makes the answer."""
@@ -51,7 +51,7 @@ class Limits(BaseModel):
     """Tokens of one run, prompts included; a last call that makes the answer is not counted."""
 
 
-class Clock(Effect[bool]):
+class _Clock(Effect[bool]):
     """An agent checks whether its time is over; the outcome says so."""
 
     kind = "clock"
@@ -63,11 +63,13 @@ class Clock(Effect[bool]):
     def request(self) -> JsonValue:
         return {"clock": "max_seconds"}
 
-    def began(self) -> ClockReadingBegan:
+    @classmethod
+    def began(cls, begin: Begin) -> ClockReadingBegan:
         return ClockReadingBegan()
 
-    def ended(self, outcome: bool | None, error: BaseException | None) -> ClockReadingEnded:
-        return ClockReadingEnded(over=outcome)
+    @classmethod
+    def ended(cls, end: End) -> ClockReadingEnded:
+        return ClockReadingEnded(over=end.outcome)
 
 
 class Budget:
@@ -84,13 +86,13 @@ class Budget:
         source: str = "",
         dispatcher: Dispatcher | None = None,
     ) -> None:
-        self.token = CancellationToken()
+        self.token: CancellationToken = CancellationToken()
         """Cancels everything the run waits for."""
-        self.last_call = CancellationToken()
+        self.last_call: CancellationToken = CancellationToken()
         """Cancels the last call to the model, which makes the answer if there is none."""
         self.steps = 0
         """Replies of the model so far."""
-        self.time_is_over = False
+        self.time_is_over: bool = False
         """Whether the time was over when the clock was last read."""
         self._limits = limits
         self._timer: Timer | None = None
@@ -101,7 +103,7 @@ class Budget:
         for token in (self.token, self.last_call):
             cancellation_token.add_callback(token.cancel)
 
-    async def look(self) -> None:
+    async def check_time(self) -> None:
         """Read the clock, if there is a time limit, and the caller has not cancelled the run."""
         if self._limits.max_seconds is None or self.time_is_over or self._caller.is_cancelled():
             return
@@ -109,7 +111,7 @@ class Budget:
         async def read() -> bool:
             return self._has_expired
 
-        self.time_is_over = await perform(Clock(self._source), read, self._dispatcher)
+        self.time_is_over = await perform(_Clock(self._source), read, self._dispatcher)
         if self.time_is_over and not self._has_expired:
             # an interceptor of the dispatcher said so
             self._end_time()
@@ -387,19 +389,19 @@ class CodeActAgentConfig(Limits, ExecutingConfig):
     handoffs: Annotated[Sequence[Handoff | str] | None, in_config(list[HandoffConfig] | None)] = None
     """Agents that the work can be handed to, in a Swarm: their names, or more about each."""
     description: str = "An agent that solves tasks by writing Python code and running it, step by step."
-    """What the agent does, for whoever selects the next speaker."""
+    """Description of the agent, for whoever selects the next speaker."""
     system_message: str = CODEACT_SYSTEM_MESSAGE
     """The model's instructions, with `$functions` and `$tools` where these are to be described; empty for none. The
     sandbox is described at `$sandbox`, or at the end."""
     max_retries_on_error: int | None = Field(default=None, ge=0)
-    """How many errors in a row the model may repair; it decides each time whether that is worth it. Default: an error is
-    a result like any other."""
+    """The most errors in a row that the model may repair; it decides each time whether that is worth it. Default: an error
+    is a result like any other."""
     max_reflections: int = Field(default=0, ge=0)
-    """How often a reflection on the answer may send the agent back to work. Default: there is no reflection."""
+    """The most times that a reflection on the answer sends the agent back to work. Default: there is no reflection."""
 
     attempts: int = Field(default=1, ge=1, le=32)
-    """How many attempts at a task are made in parallel, each in a fork of the session with the current variables and files,
-    and with its own conversation and limits. The model then chooses the best answer, and the agent continues with the
+    """The number of attempts at a task that are made in parallel. Each has a fork of the session with the current variables
+    and files, and its own conversation and limits. The model then chooses the best answer, and the agent continues with the
     variables, files and conversation of that attempt. The others are dropped, but their cost counts. Until then only tools
     in `tool_limits.repeatable` are called. Only one attempt is made if variables cannot be copied: while code holds files
     open for writing, sockets, threads or processes; that is reported. A model at temperature 0 makes the same attempt each

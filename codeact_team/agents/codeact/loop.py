@@ -29,10 +29,10 @@ from codeact_team.agents.messages import CALLED_A_TOOL, NO_ANSWER_IN_TIME, visib
 from codeact_team.agents.observations import Ending, shorten
 from codeact_team.core.execution import Outcome, SessionResult
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.core.quoting import make_inert
 from codeact_team.errors import CodeActTeamError
 from codeact_team.models.clients import WrappedClient
 from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE, Verdict
+from codeact_team.text.quoting import make_inert
 
 _NOT_REVIEWED = Verdict(
     accepted=False, problems=["The answer was not reviewed: a limit was reached before that."]
@@ -44,7 +44,7 @@ _NOT_ASKED_AGAIN = (Ending.NO_ANSWER, Ending.REFUSED)
 
 @dataclass(frozen=True, kw_only=True)
 class CodeActLoop:
-    """How an agent works on a task; the state of one run is a :class:`CodeActRun`."""
+    """The loop in which an agent works on a task; the state of one run is a :class:`CodeActRun`."""
 
     settings: CodeActAgentConfig
     model_client: WrappedClient
@@ -100,7 +100,7 @@ class CodeActLoop:
         )
         run.reply = read_reply(result, self.executor.supported_languages)
         run.budget.steps += 1
-        taken = await self.handoffs.take(
+        taken = await self.handoffs.hand_off(
             run.reply, source=run.source, cancellation_token=run.cancellation_token
         )
         if isinstance(taken, HandoffTaken):
@@ -135,7 +135,7 @@ class CodeActLoop:
         except CodeActTeamError as error:
             await self._tell(run, f"The code could not be run: {error}")
             raise
-        await run.take(result)
+        await run.add_result(result)
         await self._tell(run, self.vision.add(run.observation(), run.drawn))
         await run.ran(run.budget.steps - 1)
         if run.result.outcome is Outcome.CANCELLED:
@@ -225,7 +225,7 @@ class CodeActLoop:
         run.answer, run.ending, run.remarks = text, ending, 0
         if not self.settings.max_reflections or run.cancelled:
             return
-        await run.budget.look()
+        await run.budget.check_time()
         if run.spent in (Ending.MAX_SECONDS, Ending.MAX_TOKENS):
             return
         conversation = await self._conversation(run, REFLECTION_SYSTEM_MESSAGE)
@@ -234,7 +234,7 @@ class CodeActLoop:
         message = ThoughtEvent(content=shown, source=run.source)
         # nothing can be learned from a verdict that could not be read
         more = judged.problem is None and run.reflections < self.settings.max_reflections
-        await run.budget.look()
+        await run.budget.check_time()
         if more and not judged.value.accepted and run.spent is None:
             run.reflections += 1
             run.ending = None

@@ -1,4 +1,4 @@
-"""What a reply of the model is: code, an answer, a handoff; and what the model gets to see."""
+"""Reads a reply of the model as code, an answer or a handoff."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from autogen_core.models import (
     FunctionExecutionResult,
     FunctionExecutionResultMessage,
     LLMMessage,
+    UserMessage,
 )
 from autogen_core.tools import Tool
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, TypeAdapter, ValidationError
 
 from codeact_team.agents.messages import Fault, fault_of, text_of_result
 from codeact_team.core.execution import SessionResult
-from codeact_team.core.markdown import Extraction, extract_code, extract_from_reply
-from codeact_team.core.quoting import make_json_inert
-from codeact_team.core.visibility import clean
 from codeact_team.errors import SettingError
 from codeact_team.models.structured import UnreadableAnswer, read_value
+from codeact_team.text.markdown import Extraction, extract_code, extract_from_reply
+from codeact_team.text.quoting import make_json_inert
+from codeact_team.text.visibility import clean
 from codeact_team.tools.model_reader import ModelReader
 from codeact_team.tools.schemas import SchemaChecker
 
@@ -38,7 +39,7 @@ _IF_ANSWER = "If that was your answer, give it again as it is."
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model has written."""
+    """One reply of a model."""
 
     text: str
     """Its words, with the code in them."""
@@ -51,9 +52,9 @@ class Reply:
     """Whether what followed the code, as if it had run already, is left out."""
     calls: list[FunctionCall]
     remark: str | None
-    """What to tell the model, where what it wrote can be neither run nor taken for an answer at once."""
+    """Feedback for a reply that is neither runnable code nor an answer."""
     fault: Fault | None
-    """What is wrong with it as a whole."""
+    """The fault of the whole reply, if it has one."""
     may_be_answer: bool
     """Whether it may be an answer all the same: it neither holds nor was to be code."""
 
@@ -110,7 +111,7 @@ _CODE_LINE = re.compile(
 
 
 def _readable(value: object) -> object:
-    """What AutoGen's model can read: it fails where the target is missing, and writes into what it is given."""
+    """Return a copy for AutoGen's model, which writes into its input. Raise a ``ValueError`` if the target is missing."""
     if not isinstance(value, Mapping):
         return value
     given = dict(cast("Mapping[str, object]", value))
@@ -133,22 +134,22 @@ class HandoffTaken:
 
     target: str
     content: str
-    """What the other agent is told."""
+    """The message to the other agent."""
     context: list[LLMMessage]
-    """What it gets to know besides."""
+    """Earlier messages that the other agent reads besides."""
     calls: list[FunctionCall]
     """All that the model called, the handoff among them."""
     results: list[FunctionExecutionResult]
 
     def events(self, source: str) -> tuple[ToolCallRequestEvent, ToolCallExecutionEvent]:
-        """What observers of the agent get to see."""
+        """Return the events for observers of the agent."""
         return (
             ToolCallRequestEvent(content=self.calls, source=source),
             ToolCallExecutionEvent(content=self.results, source=source),
         )
 
     def remembered(self, source: str, thought: str | None) -> tuple[LLMMessage, LLMMessage]:
-        """What the agent itself remembers."""
+        """Return the messages that the agent itself remembers."""
         return (
             AssistantMessage(content=self.calls, source=source, thought=thought),
             FunctionExecutionResultMessage(content=self.results),
@@ -178,7 +179,7 @@ class Handoffs:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """What the model is offered."""
+        """The tools that the model is offered."""
         return tuple(self._tools.values())
 
     def dump(self) -> list[Handoff | str]:
@@ -191,7 +192,7 @@ class Handoffs:
                 )
         return list(self._given)
 
-    async def take(
+    async def hand_off(
         self, reply: Reply, *, source: str, cancellation_token: CancellationToken
     ) -> HandoffTaken | str | None:
         """Make the first handoff among the calls of a reply: the handoff, why it failed, or ``None`` without any."""
@@ -264,6 +265,9 @@ def _same(one: LLMMessage, other: LLMMessage) -> bool:
 
 def _without_halves(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
     """The messages without calls of tools that lack results, and results that lack calls: servers refuse either."""
+    # a conversation may be long, and is looked through before each call of a model: most is said by the type alone
+    if not [one for one in messages if type(one) is not UserMessage and type(one.content) is not str]:
+        return [*messages]
     after = [*messages[1:], None]
     before = [None, *messages[:-1]]
     return [
@@ -295,7 +299,7 @@ _INSTRUCTIONS = (
 HOW_TO_ANSWER = (
     "Reply with nothing but the value as JSON, without other words, or call final_answer(value) in the code."
 )
-"""What the model is told of words that are no answer."""
+"""Remark for the model on a reply without code that is no answer."""
 
 _MAX_PROBLEM = 2_000
 _MAX_ERRORS = 3
@@ -304,10 +308,10 @@ _json_object = TypeAdapter(dict[str, JsonValue])
 
 
 class Misfit(ValueError):
-    """What is no answer as the schema wants it; the text tells the model why."""
+    """An answer does not fit the schema; the text tells the model why."""
 
 
-def as_schema(given: object) -> Mapping[str, JsonValue]:
+def _as_schema(given: object) -> Mapping[str, JsonValue]:
     """The JSON Schema in a setting, or of a Pydantic model's class; a :class:`SettingError` if it gives none."""
     try:
         if isinstance(given, type) and issubclass(given, BaseModel):
@@ -324,7 +328,7 @@ class OutputSchema:
     """The schema of an answer: a JSON Schema, or a Pydantic model, whose validators have to agree as well."""
 
     def __init__(self, given: Mapping[str, Any] | type[BaseModel]) -> None:
-        self.schema = as_schema(given)
+        self.schema: Mapping[str, JsonValue] = _as_schema(given)
         self._reader = ModelReader(given, name="answer") if isinstance(given, type) else None
         try:
             self._checker = SchemaChecker(self.schema, name="answer", schema_name="the schema")
@@ -332,7 +336,7 @@ class OutputSchema:
             raise SettingError(f"output_schema: {error}") from error
 
     def describe(self) -> str:
-        """What the model is told of it."""
+        """Describe the schema for the model."""
         return _INSTRUCTIONS.format(json.dumps(self.schema, ensure_ascii=False))
 
     def of_code(self, result: SessionResult) -> str:

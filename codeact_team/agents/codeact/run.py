@@ -15,11 +15,11 @@ from codeact_team.agents.observations import Ending, observe, shorten, summarize
 from codeact_team.agents.turn import CodeTurn, Item
 from codeact_team.core.aio import is_being_cancelled
 from codeact_team.core.execution import Artifact, ExecutionResult, Outcome, SessionResult
-from codeact_team.core.quoting import as_data, make_inert
 from codeact_team.models.verdicts import Verdict
+from codeact_team.text.quoting import as_data, make_inert
 
 MAX_REPETITIONS = 3
-"""How many steps in a row may bring nothing new."""
+"""The most steps in a row that bring nothing new."""
 
 _CHANGES_BY_ITSELF = re.compile(
     r"<block \d+>"  # in tracebacks: a session counts its blocks
@@ -38,7 +38,7 @@ class Repetition:
     """
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps: int = 0
         self._seen: set[int] = set()
 
     def note(self, blocks: Sequence[CodeBlock], result: ExecutionResult) -> None:
@@ -51,9 +51,9 @@ class Repetition:
 
 
 MAX_ARTIFACT_BYTES = 32 * 1024 * 1024
-"""How much the artifacts of one run may hold together; its messages are kept as long as the run's result is."""
+"""The most bytes of all artifacts of one run; its messages are kept as long as the run's result is."""
 MAX_REMARKS = 3
-"""How many replies in a row may be neither code nor an answer."""
+"""The most replies in a row that are neither code nor an answer."""
 
 _LIMITS = {
     Ending.MAX_STEPS: "You have used up the steps for this task.",
@@ -85,37 +85,37 @@ async def _keep_to_oneself(_: Item) -> None:
 
 @dataclass(kw_only=True)
 class CodeActRun(CodeTurn):
-    """What one run of the agent has come to so far."""
+    """The state of one run of the agent."""
 
     limits: Limits
     instructions: str
     """The system message, ready to send; empty for none."""
     task: list[LLMMessage]
-    """What the run begins with."""
+    """The messages that the run begins with."""
     budget: Budget = field(init=False)
     said: list[LLMMessage] = field(default_factory=list[LLMMessage])
-    """What was said since the task."""
+    """The messages since the task."""
     latest: int = 0
     """Where in that the latest code stands."""
     unanswered: bool = False
     """Whether the last thing said is code of which nothing has come yet."""
     reply: Reply = NOTHING
-    """What the model has written last."""
+    """The latest reply of the model."""
     remarks: int = 0
-    """How many replies in a row were neither code nor an answer."""
+    """The number of replies in a row that were neither code nor an answer."""
     errors: int = 0
-    """How many executions in a row have failed."""
+    """The number of executions in a row that failed."""
     repetition: Repetition = field(default_factory=Repetition)
     reflections: int = 0
-    """How often a reflection has sent the agent back to work."""
+    """The number of times that a reflection has sent the agent back to work."""
     verdict: Verdict | None = None
     handoff: HandoffTaken | None = None
     answer: str = ""
     ending: Ending | None = None
     artifact_bytes: int = 0
-    """How much the artifacts so far hold together."""
+    """The bytes of all artifacts so far."""
     omitted_artifacts: int = 0
-    """How many of the latest result there was no room for."""
+    """The number of artifacts of the latest result for which there was no room."""
     shown: list[Artifact] = field(default_factory=list[Artifact])
     """The artifacts so far."""
 
@@ -141,13 +141,13 @@ class CodeActRun(CodeTurn):
     async def is_over(self) -> bool:
         """Whether there is an answer, or something else ends the run."""
         if self.ending is None:
-            await self.budget.look()
+            await self.budget.check_time()
             self.ending = Ending.CANCELLED if self.stopped else self.spent
         return self.ending is not None
 
-    async def take(self, result: ExecutionResult) -> None:
-        """Take up what came of the blocks."""
-        await self.budget.look()
+    async def add_result(self, result: ExecutionResult) -> None:
+        """Add the result of the blocks."""
+        await self.budget.check_time()
         observed = observe(result)
         if observed.outcome is Outcome.CANCELLED and self.budget.time_is_over and not self.cancelled:
             limit = f"max_seconds: {self.limits.max_seconds:g}"
@@ -163,7 +163,7 @@ class CodeActRun(CodeTurn):
             observed = replace(observed, artifacts=kept)
         self.result = observed
         self.unsupported, self.invented = self.reply.unsupported, self.reply.invented
-        await self.look()
+        await self.read_pictures()
         self.executed.append(self.reply.blocks)
         self.repetition.note(self.reply.blocks, observed)
         self.errors = self.errors + 1 if self.failed else 0
@@ -172,17 +172,17 @@ class CodeActRun(CodeTurn):
     @property
     def spent(self) -> Ending | None:
         """Which limit is reached, if one is."""
-        return Ending.MAX_CALLS if self.tools.used_up else self.budget.spent(self.usage)
+        return Ending.MAX_CALLS if self.tools.limited.used_up else self.budget.spent(self.usage)
 
     def last_question(self, *, as_json: bool) -> str | None:
-        """What to ask the model where something else than an answer has ended the run."""
+        """Return the question for a last answer if a limit has ended the run; ``None`` if none has."""
         if self.ending is None or self.ending not in _LIMITS:
             return None
         return f"{_LIMITS[self.ending]} {_LAST_QUESTION_AS_JSON if as_json else _LAST_QUESTION}"
 
     @property
     def final_text(self) -> str:
-        """What the response says."""
+        """The text of the response."""
         if self.ending is not Ending.CANCELLED:
             return self.answer
         return self.result.output if self.result.outcome is Outcome.CANCELLED else _CANCELLED
@@ -194,7 +194,7 @@ class CodeActRun(CodeTurn):
 
     async def only_time_is_over(self) -> bool:
         """Whether a cancellation is due to the time limit alone."""
-        await self.budget.look()
+        await self.budget.check_time()
         return self.budget.time_is_over and not self.cancelled and not is_being_cancelled()
 
     @property
@@ -204,7 +204,7 @@ class CodeActRun(CodeTurn):
 
     @property
     def final_answer(self) -> str | None:
-        """What the code has called ``final_answer`` with, as it is passed on."""
+        """The argument of the code's call of ``final_answer``, as it is passed on."""
         answer = super().whole_answer
         if answer is None:
             return None
@@ -216,7 +216,7 @@ class CodeActRun(CodeTurn):
         return super().whole_answer if self.answer == self.final_answer else None
 
     def observation(self) -> str:
-        """What the model gets to read of the latest result."""
+        """The text of the latest result for the model."""
         summary = summarize(self.result)
         output = f"{self.result.output.rstrip()}\n{summary}" if summary else self.result.output
         remarks = [self.with_left_out(as_data(output))]

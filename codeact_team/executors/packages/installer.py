@@ -14,10 +14,10 @@ from pathlib import Path
 import uv
 
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.sandbox.temporary import TemporaryDirectory
+from codeact_team.text.redaction import without_user_info
 
 _VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",

@@ -19,20 +19,20 @@ from typing import NamedTuple
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
-from codeact_team.core import trees
-from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.atomic_files import write_whole
+from codeact_team.core.aio import FairLock, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.installer import install
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
+from codeact_team.files import trees
+from codeact_team.files.atomic import write_whole
 from codeact_team.sandbox.base import PACKAGES_START
 from codeact_team.sandbox.system.kernel import is_running
 from codeact_team.sandbox.temporary import lock
 
-MAX_TOLD = 20
+_MAX_TOLD = 20
 
 
-class File(NamedTuple):
+class _File(NamedTuple):
     """A file of a layer: size in bytes, time of its last change in ns, digest of its content."""
 
     size: int
@@ -40,19 +40,19 @@ class File(NamedTuple):
     digest: str
 
 
-Manifest = dict[str, File]
+_Manifest = dict[str, _File]
 """The files by their paths within the layer."""
 
 
-def make_manifest(directory: Path) -> Manifest:
+def _make_manifest(directory: Path) -> _Manifest:
     """Make the manifest of a directory, in the order of the paths. Reads every file."""
-    found: Manifest = {}
+    found: _Manifest = {}
     for path, status in files_in(directory):
-        found[path] = File(status.st_size, status.st_mtime_ns, _digest(directory / path))
+        found[path] = _File(status.st_size, status.st_mtime_ns, _digest(directory / path))
     return dict(sorted(found.items()))
 
 
-def stamp_of(directory: Path) -> str:
+def _stamp_of(directory: Path) -> str:
     """A digest of the paths, sizes, times and permissions of the files in a directory. Reads no file.
 
     Directories with different stamps may still have the same content.
@@ -65,7 +65,7 @@ def stamp_of(directory: Path) -> str:
     return hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
 
 
-def digest_of(manifest: Manifest) -> str:
+def _digest_of(manifest: _Manifest) -> str:
     """A digest of the content, which is the same whenever and wherever the files were made."""
     # two compilations of one module may differ
     content = "".join(
@@ -74,20 +74,20 @@ def digest_of(manifest: Manifest) -> str:
     return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
 
 
-def differences(directory: Path, manifest: Manifest, *, thorough: bool) -> list[str]:
+def _differences(directory: Path, manifest: _Manifest, *, thorough: bool) -> list[str]:
     """The first paths at which a directory differs from its manifest. If ``thorough``, every file is read."""
     left = dict(manifest)
     different: list[str] = []
     for path, status in files_in(directory):
         known = left.pop(path, None)
-        if known is None or not _is(directory / path, status, File(*known), thorough=thorough):
+        if known is None or not _is(directory / path, status, _File(*known), thorough=thorough):
             different.append(path)
-        if len(different) >= MAX_TOLD:
+        if len(different) >= _MAX_TOLD:
             return different
-    return [*different, *left][:MAX_TOLD]
+    return [*different, *left][:_MAX_TOLD]
 
 
-def _is(path: Path, status: os.stat_result, known: File, *, thorough: bool) -> bool:
+def _is(path: Path, status: os.stat_result, known: _File, *, thorough: bool) -> bool:
     if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
         return False
     looks_the_same = status.st_mtime_ns == known.changed
@@ -106,13 +106,13 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-PACKAGES = "site-packages"
+_PACKAGES = "site-packages"
 _ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
 
 Compile = Callable[[Path], Awaitable[None]]
 """Compiles the modules in a directory, by the Python of the sandbox."""
 
-_making = Turns()
+_making = FairLock()
 
 
 class Layer(BaseModel):
@@ -123,7 +123,7 @@ class Layer(BaseModel):
         packages: Version by name.
         interpreter: The Python that they fit, in words.
         size: In bytes.
-        stamp: As of :func:`stamp_of`, when it was made.
+        stamp: As of :func:`_stamp_of`, when it was made.
     """
 
     path: Path
@@ -149,7 +149,7 @@ class Layers:
     """The layers of one user, in the directory ``root``; by default below the user's cache directory."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = root or platformdirs.user_cache_path("codeact-team") / "packages"
+        self.root: Path = root or platformdirs.user_cache_path("codeact-team") / "packages"
 
     def all(self) -> list[Layer]:
         """All layers."""
@@ -195,10 +195,10 @@ class Layers:
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
         """The first paths in a layer that have changed since it was made. If ``thorough``, every file is read. Blocks."""
         try:
-            if not thorough and stamp_of(layer.path) == layer.stamp:
+            if not thorough and _stamp_of(layer.path) == layer.stamp:
                 return []
-            manifest: Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
-            return differences(layer.path, manifest, thorough=thorough)
+            manifest: _Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
+            return _differences(layer.path, manifest, thorough=thorough)
         except (FileNotFoundError, ValueError):
             return ["its manifest"]
         except OSError as error:
@@ -238,7 +238,7 @@ class Layers:
         building = self.root / f"building-{os.getpid()}-{secrets.token_hex(4)}"
         building.mkdir(mode=0o700, parents=True)
         try:
-            await install(requested, interpreter, building / PACKAGES, report)
+            await install(requested, interpreter, building / _PACKAGES, report)
             await asyncio.to_thread(_tidy, building)
             report("compiling the modules in the sandbox")
             await compile_modules(building)
@@ -248,17 +248,17 @@ class Layers:
 
     def _keep(self, building: Path, interpreter: PythonDescription) -> Layer:
         packages = {
-            one.metadata["Name"]: one.version for one in distributions(path=[str(building / PACKAGES)])
+            one.metadata["Name"]: one.version for one in distributions(path=[str(building / _PACKAGES)])
         }
         _make_readable(building)
-        manifest = make_manifest(building)
-        name = digest_of(manifest)[:32]
+        manifest = _make_manifest(building)
+        name = _digest_of(manifest)[:32]
         layer = Layer(
             path=self.root / "layers" / name,
             packages=dict(sorted(packages.items())),
             interpreter=str(interpreter),
             size=sum(file.size for file in manifest.values()),
-            stamp=stamp_of(building),
+            stamp=_stamp_of(building),
         )
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -268,7 +268,7 @@ class Layers:
         finally:
             os.close(descriptor)
 
-    def _put_in_place(self, building: Path, layer: Layer, manifest: Manifest) -> Layer:
+    def _put_in_place(self, building: Path, layer: Layer, manifest: _Manifest) -> Layer:
         name = layer.path.name
         if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
             return same
@@ -309,7 +309,7 @@ class Layers:
 
 def _tidy(building: Path) -> None:
     """Remove files about this machine, and add the module that lets Python find the packages."""
-    packages = building / PACKAGES
+    packages = building / _PACKAGES
     for path, status in files_in(packages):
         if not stat.S_ISREG(status.st_mode):
             raise SandboxError(

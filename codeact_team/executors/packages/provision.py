@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
 
-from codeact_team.core.aio import Turns, to_the_end
+from codeact_team.core.aio import FairLock, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.layers import Layer, Layers, files_in
 from codeact_team.executors.packages.requirements import (
@@ -22,64 +23,68 @@ from codeact_team.executors.packages.requirements import (
     describing,
     read_description,
 )
-from codeact_team.sandbox.base import Process, Sandbox
+from codeact_team.sandbox.base import Sandbox
+from codeact_team.sandbox.processes import ProcessRequest
 from codeact_team.sandbox.temporary import TemporaryDirectory
+from codeact_team.session.processes import ProcessServer, serving_alone
 
 _MAX_COMPILED_BYTES = 256 * 1024 * 1024
 _LENGTH = 4
 
 
-async def compile_modules(sandbox: Sandbox, directory: Path, cache_tag: str) -> None:
-    """Compile the modules of packages in a running sandbox, and store the result where Python looks for it.
+async def _compile_modules(processes: ProcessServer, directory: Path, cache_tag: str) -> None:
+    """Compile the modules of packages in a sandbox, and store the result where Python looks for it.
 
     ``cache_tag`` is the name of the sandbox's Python in names of files, such as ``cpython-311``. Raises a ``SandboxError``
     if the sandbox does not compile them.
     """
     modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
-    process = await sandbox.spawn([sandbox.python, "-I", "-S", "-W", "ignore", "-c", program])
-    sending = asyncio.ensure_future(_send(process, modules))
+    request = ProcessRequest([processes.python, "-I", "-S", "-W", "ignore", "-c", program], stderr="together")
+    answers = _Answers(modules, cache_tag)
     try:
-        answers = _Answers(process)
-        for module in modules:
-            length = int.from_bytes(await answers.read(_LENGTH), "big")
-            if compiled := await answers.read(length):
-                cache = module.parent / "__pycache__"
-                cache.mkdir(exist_ok=True)
-                (cache / f"{module.stem}.{cache_tag}.pyc").write_bytes(compiled)
-        await sending
-    finally:
-        sending.cancel()
-        await to_the_end(asyncio.wait({sending}))
-        await process.aclose()
+        await processes.run(request, _sources(modules), answers.take)
+    except OSError as error:
+        raise SandboxError(f"the sandbox's Python does not compile the packages: {error}") from error
+    answers.check()
 
 
-async def _send(process: Process, modules: Sequence[Path]) -> None:
+async def _sources(modules: Sequence[Path]) -> AsyncGenerator[bytes]:
     for module in modules:
         source = module.read_bytes()
-        await process.write(len(source).to_bytes(_LENGTH, "big") + source)
-    await process.close_stdin()
+        yield len(source).to_bytes(_LENGTH, "big") + source
 
 
 class _Answers:
-    """Reads answers of known lengths from a process."""
+    """Stores compiled modules as they come, each behind its length."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, modules: Sequence[Path], cache_tag: str) -> None:
+        self._left = deque(modules)
+        self._cache_tag = cache_tag
         self._data = bytearray()
 
-    async def read(self, length: int) -> bytes:
-        while len(self._data) < length <= _MAX_COMPILED_BYTES:
-            piece = await self._process.read()
-            if not piece:
-                break
-            self._data += piece
-        if len(self._data) < length:
+    async def take(self, stream: str, piece: bytes) -> None:
+        self._data += piece
+        while self._left and len(self._data) >= _LENGTH:
+            end = _LENGTH + int.from_bytes(self._data[:_LENGTH], "big")
+            if end > _MAX_COMPILED_BYTES:
+                self.check()
+            if len(self._data) < end:
+                return
+            self._store(self._left.popleft(), bytes(self._data[_LENGTH:end]))
+            del self._data[:end]
+
+    def _store(self, module: Path, compiled: bytes) -> None:
+        if compiled:
+            cache = module.parent / "__pycache__"
+            cache.mkdir(exist_ok=True)
+            (cache / f"{module.stem}.{self._cache_tag}.pyc").write_bytes(compiled)
+
+    def check(self) -> None:
+        """Raise a ``SandboxError`` if a module is left."""
+        if self._left:
             said = bytes(self._data[-300:]).decode(errors="replace").strip()
             raise SandboxError(f"the sandbox's Python does not compile the packages, but says: {said!r}")
-        taken = bytes(self._data[:length])
-        del self._data[:length]
-        return taken
 
 
 logger = logging.getLogger(__name__)
@@ -112,7 +117,7 @@ class Provision:
         self._writable = writable
         self._held = ExitStack()
         self._interpreter: PythonDescription | None = None
-        self._asking = Turns()
+        self._asking = FairLock()
         self._checking: asyncio.Future[list[str]] | None = None
         self.layer: Layer | None = None
 
@@ -219,8 +224,8 @@ class Provision:
         identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
         if (known := self._layers.interpreter(identity)) is not None:
             return known
-        async with throw_away_sandbox(self._make_sandbox) as sandbox:
-            interpreter = await interpreter_in(sandbox)
+        async with processes_in_throw_away(self._make_sandbox) as processes:
+            interpreter = await interpreter_in(processes)
         try:
             self._layers.keep_interpreter(identity, interpreter)
         except OSError as error:
@@ -228,31 +233,28 @@ class Provision:
         return interpreter
 
     async def _compile(self, cache_tag: str, directory: Path) -> None:
-        async with throw_away_sandbox(self._make_sandbox) as sandbox:
-            await compile_modules(sandbox, directory, cache_tag)
+        async with processes_in_throw_away(self._make_sandbox) as processes:
+            await _compile_modules(processes, directory, cache_tag)
 
 
 @asynccontextmanager
-async def throw_away_sandbox(make_sandbox: Callable[[Path], Sandbox]) -> AsyncGenerator[Sandbox]:
-    """A running sandbox whose workspace may be a temporary directory, and which ends with the context."""
+async def processes_in_throw_away(make_sandbox: Callable[[Path], Sandbox]) -> AsyncGenerator[ProcessServer]:
+    """Starts processes in a sandbox whose workspace may be a temporary directory, and which ends with the context."""
     directory = await asyncio.to_thread(TemporaryDirectory)
     try:
-        async with make_sandbox(Path(directory.path)) as sandbox:
-            yield sandbox
+        async with make_sandbox(Path(directory.path)) as sandbox, serving_alone(sandbox) as processes:
+            yield processes
     finally:
         await to_the_end(asyncio.to_thread(directory.remove))
 
 
-async def interpreter_in(sandbox: Sandbox) -> PythonDescription:
-    """Ask the Python of a running sandbox to describe itself. Raises a ``SandboxError`` if it does not."""
-    process = await sandbox.spawn([sandbox.python, *describing()])
-    said = b""
+async def interpreter_in(processes: ProcessServer) -> PythonDescription:
+    """Ask the Python of a sandbox to describe itself. Raises a ``SandboxError`` if it does not."""
+    request = ProcessRequest(
+        [processes.python, *describing()], stderr="together", output_limit=MAX_DESCRIPTION_BYTES
+    )
     try:
-        while data := await process.read():
-            said = (said + data)[:MAX_DESCRIPTION_BYTES]
-        ending = await process.wait()
-    finally:
-        await process.aclose()
-    if ending.lost is not None:
-        raise SandboxError(f"the sandbox was lost while its Python was asked: {ending.lost}")
-    return read_description(said)
+        result = await processes.run(request)
+    except OSError as error:
+        raise SandboxError(f"the sandbox's Python does not say what it is: {error}") from error
+    return read_description(result.stdout)

@@ -24,9 +24,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from codeact_team.core.files import open_regular, read_regular
-from codeact_team.core.visibility import cut
 from codeact_team.errors import SandboxError, SettingError
+from codeact_team.files.opening import open_regular, read_regular
+from codeact_team.text.visibility import cut
 
 MAX_DESCRIPTION_BYTES = 1024 * 1024
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -146,7 +146,7 @@ class RequirementLines:
     constraints: list[str] = field(default_factory=list[str])
 
 
-def read_lock(file: Path) -> str:
+def _read_lock(file: Path) -> str:
     """Read a lock. Raises a ``SettingError`` if it is none, or names a package that would have to be built."""
     text = _text(file, _MOST)
     if _LONG_KEY.search(text):
@@ -276,13 +276,13 @@ def _requirement(line: str, file: Path, number: int) -> str:
             wanted = _wheel(wanted, file.parent)
         if (wrong := next((each for each in hashes if not _HASH.fullmatch(each)), None)) is not None:
             raise InvalidRequirement(f"{cut(wrong, _MAX_SHOWN)!r} is no hash")
-        return " ".join([str(parsed(wanted)), *(f"--hash={each}" for each in hashes)])
+        return " ".join([str(_parsed(wanted)), *(f"--hash={each}" for each in hashes)])
     except (InvalidRequirement, InvalidWheelFilename) as error:
         why, shown = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
         raise SettingError(f"packages_file: {file}:{number}: {shown!r} is no requirement: {why}") from None
 
 
-def parsed(requirement: str) -> Requirement:
+def _parsed(requirement: str) -> Requirement:
     """Parse a requirement. Raises an ``InvalidRequirement`` if it is none."""
     try:
         return Requirement(requirement)
@@ -303,7 +303,7 @@ class Requested:
     def __post_init__(self) -> None:
         for one in self.requirements:
             try:
-                parsed(one)
+                _parsed(one)
             except InvalidRequirement as error:
                 raise SettingError(f"packages: {one!r} is no requirement: {error}") from None
         if self.file is not None:
@@ -326,9 +326,9 @@ class Requested:
         return self.file if self.file is not None and _LOCK.fullmatch(self.file.name) else None
 
     def lines(self) -> RequirementLines:
-        """All requirements, except those of a lock. Reads the files. Raises a ``SettingError``."""
+        """Return all requirements, except a lock's. Reads the files. Raises a ``SettingError``."""
         if self.lock is not None:
-            read_lock(self.lock)
+            _read_lock(self.lock)
         asked = RequirementLines() if self.file is None or self.lock else read_requirements(self.file)
         asked.requirements += self.requirements
         return asked
@@ -336,14 +336,14 @@ class Requested:
     def names(self) -> frozenset[str]:
         """The names of the packages, without their dependencies. Reads the files. Raises a ``SettingError``."""
         named = [line for line in self.lines().requirements if not line.startswith("-")]
-        lock: dict[str, Any] = {} if self.lock is None else tomllib.loads(read_lock(self.lock))
+        lock: dict[str, Any] = {} if self.lock is None else tomllib.loads(_read_lock(self.lock))
         locked: list[dict[str, Any]] = lock.get("packages", [])
-        names = [parsed(_HASH_OPTION.split(line)[0]).name for line in named]
+        names = [_parsed(_HASH_OPTION.split(line)[0]).name for line in named]
         return frozenset(map(canonicalize_name, [*names, *(str(each.get("name")) for each in locked)]))
 
     def digest(self, interpreter: PythonDescription) -> str:
         """A digest of the requirements and the kind of Python. Reads the files. Raises a ``SettingError``."""
         lines = self.lines()
-        locked = "" if self.lock is None else read_lock(self.lock)
+        locked = "" if self.lock is None else _read_lock(self.lock)
         asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()

@@ -8,11 +8,10 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from itertools import islice
 
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.atomic_files import numbered
 from codeact_team.errors import SandboxError
 from codeact_team.executors.workspace.files import (
     MAX_DEPTH,
@@ -20,10 +19,12 @@ from codeact_team.executors.workspace.files import (
     PYTHON_CACHE,
     FileState,
     Snapshot,
+    Taking,
     WorkspaceFiles,
     is_ours,
 )
 from codeact_team.executors.workspace.given import Given
+from codeact_team.files.atomic import numbered
 from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import Process
 
@@ -84,11 +85,17 @@ class ContainerFiles(WorkspaceFiles):
             if await self._run(_REMOVE, names, _nothing) != _DONE:
                 raise SandboxError("files cannot be removed from the container")
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self, taking: Taking | None = None) -> Snapshot:
         said = await self._run(_LIST, [], _nothing, limit=_MAX_LIST)
         if not said.endswith(_DONE):
             raise SandboxError("the files in the container cannot be listed")
-        return await asyncio.to_thread(_parsed, said[:-1])
+        snapshot = await asyncio.to_thread(_parsed, said[:-1])
+        if taking is not None:
+            files = snapshot.files.items()
+            for path, state in await asyncio.to_thread(lambda: [one for one in files if taking.wants(*one)]):
+                if (data := await self.read_whole(path, state.size)) is not None:
+                    await to_the_end(asyncio.to_thread(taking.on_content, path, data))
+        return snapshot
 
     async def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
         process = await self._spawn(["/bin/sh", "-c", f"{_READ} 2>/dev/null", "read", f"./{path}"])
@@ -102,15 +109,6 @@ class ContainerFiles(WorkspaceFiles):
             await process.aclose()
         if left:
             raise OSError(errno.EIO, "it could not be read to its end")
-
-    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
-        for path, size in wanted.items():
-            try:
-                # an empty file needs no program
-                data = b"".join([piece async for piece in self.read(path, size)]) if size else b""
-            except OSError:
-                continue
-            await to_the_end(asyncio.to_thread(take, path, data))
 
     async def add(self, name: str, data: bytes) -> str:
         for candidate in islice(numbered(name), _MAX_NAMES):

@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from codeact_team.core import trees
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.files import below, made_named, opened, parent_of, resolved
-from codeact_team.core.trees import Visited, walk
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import HostDirectory
+from codeact_team.files import trees
+from codeact_team.files.opening import below, made_named, opened, parent_of, resolved
+from codeact_team.files.trees import Visited, walk
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.session.protocol import FORKS_PREFIX, MIB
 
@@ -48,7 +48,7 @@ def _held(directory: Path) -> str | None:
     return "the current directory" if current.is_relative_to(directory) and current != directory else None
 
 
-class OwnWorkspaces:
+class _OwnWorkspaces:
     """The directories for the workspaces of one run, which belong to it only, and stay when it has ended.
 
     Args:
@@ -65,7 +65,7 @@ class OwnWorkspaces:
         return self._top if self._count == 1 else self._top.with_name(f"{self._top.name}-{self._count}")
 
 
-_own: ContextVar[OwnWorkspaces | None] = ContextVar("codeact_team_own_workspaces", default=None)
+_own: ContextVar[_OwnWorkspaces | None] = ContextVar("codeact_team_own_workspaces", default=None)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def own_workspaces(top: Path | None) -> Generator[None]:
 
     Without ``top``, its directory is temporary.
     """
-    token = _own.set(None if top is None else OwnWorkspaces(top))
+    token = _own.set(None if top is None else _OwnWorkspaces(top))
     try:
         yield
     finally:
@@ -93,11 +93,11 @@ class WorkspaceDirectory:
     """
 
     def __init__(self, work_dir: HostDirectory, *, owner: int | None = None) -> None:
-        self.is_own = work_dir is None
+        self.is_own: bool = work_dir is None
         own = _own.get()
         if work_dir is None and own is not None:
             work_dir = own.next()
-        self.lasts = work_dir is not None
+        self.lasts: bool = work_dir is not None
         self._work_dir = None if work_dir is None else Path(work_dir)
         self._owner = owner
         self._temporary: TemporaryDirectory | None = None
@@ -241,7 +241,7 @@ class Quota:
         self._before: _Usage | None = None
         self._least: tuple[int, int] | None = None
         """The least bytes and files since the quota is exceeded."""
-        self.pause = _INTERVAL
+        self.pause: float = _INTERVAL
 
     async def begin(self, directories: Sequence[Path]) -> None:
         """Count the files before the code runs. Idempotent. Raises a ``SandboxError`` if that is impossible."""

@@ -13,18 +13,19 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.atomic_files import Directory, NewFile, Taken, is_unchanged, same_content
 from codeact_team.core.executor_interface import Change, ChangedFile, Changes
-from codeact_team.core.files import below, opened, opened_file
-from codeact_team.core.trees import walk
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.workspace.given import Given
-from codeact_team.session.protocol import KEPT_APART
+from codeact_team.files.atomic import Directory, NewFile, Taken, is_unchanged, same_content
+from codeact_team.files.opening import below, opened, opened_file
+from codeact_team.files.trees import walk
+from codeact_team.session.protocol import KEPT_APART, MIB
 
 T = TypeVar("T")
 
@@ -33,6 +34,8 @@ MAX_SEEN = 200_000
 _MAX_CHANGES = 10_000
 MAX_DEPTH = 64
 """Directories inside one another that a snapshot looks into."""
+LONG = 64 * MIB
+"""Bytes that take a while to copy. The content of a longer file is not taken."""
 _CHUNK = 1 << 20
 _MODE = 0o644
 
@@ -40,8 +43,7 @@ _OURS = re.compile(rf"tmp_code_[0-9a-f]{{64}}\.[^/]*|{re.escape(KEPT_APART)}|\.p
 PYTHON_CACHE = "__pycache__"
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(NamedTuple):
     """The state of a file. A file whose state is equal is taken to be unchanged."""
 
     size: int
@@ -49,6 +51,22 @@ class FileState:
     """Differs when somebody has written to the file: its times and its inode."""
     is_executable: bool = False
     """Whether its owner may run it."""
+
+
+class Taking(NamedTuple):
+    """Takes the contents of files while a snapshot is taken.
+
+    Attributes:
+        on_content: Gets the path and the content of each, in a thread.
+        known: By path, the states of files whose contents are known. They are not taken again.
+    """
+
+    on_content: Callable[[str, bytes], object]
+    known: Mapping[str, FileState]
+
+    def wants(self, path: str, state: FileState) -> bool:
+        """Whether it takes the content of a file."""
+        return state.size <= LONG and self.known.get(path) != state
 
 
 @dataclass
@@ -74,7 +92,7 @@ def is_ours(name: str) -> bool:
 
 
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
-    """List the files made or changed between two snapshots, and those of ``earlier`` changes that still exist."""
+    """List the files made or changed between two snapshots, and the files of ``earlier`` changes that still exist."""
     if not before.is_whole:
         remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
         return Changes(remark=remark)
@@ -99,8 +117,11 @@ def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = Map
     return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
 
 
-def take_snapshot(place: Path) -> Snapshot:
-    """Look at a directory and below. Follows no links, leaves no file system. Blocks. Raises an ``OSError``."""
+def take_snapshot(place: Path, see: Callable[[int, str, FileState], None] | None = None) -> Snapshot:
+    """Look at a directory and below. Follows no links, leaves no file system. Blocks. Raises an ``OSError``.
+
+    ``see`` is called with the open directory, the path and the state of each file.
+    """
     snapshot = Snapshot()
     left = MAX_SEEN
 
@@ -119,8 +140,10 @@ def take_snapshot(place: Path) -> Snapshot:
                     continue
                 if stat.S_ISREG(status.st_mode):
                     stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-                    is_executable = bool(status.st_mode & stat.S_IXUSR)
-                    snapshot.files[above + name] = FileState(status.st_size, stamp, is_executable)
+                    state = FileState(status.st_size, stamp, bool(status.st_mode & stat.S_IXUSR))
+                    snapshot.files[path := above + name] = state
+                    if see is not None:
+                        see(directory.descriptor, path, state)
                 elif not stat.S_ISDIR(status.st_mode):
                     snapshot.others += 1
                 elif len(directory.names) < MAX_DEPTH:
@@ -160,19 +183,20 @@ class WorkspaceFiles(ABC):
         """Remove files, as a snapshot names them. A missing one is ignored. Raises a ``SandboxError``."""
 
     @abstractmethod
-    async def snapshot(self) -> Snapshot:
-        """Look at the present files. Raises a ``SandboxError``."""
+    async def snapshot(self, taking: Taking | None = None) -> Snapshot:
+        """Look at the present files. One that cannot be read is not taken. Raises a ``SandboxError``."""
 
     @abstractmethod
     def read(self, path: str, size: int) -> AsyncGenerator[bytes]:
         """Read a regular file of a snapshot, piece by piece, and no more than its ``size`` there. Raises an ``OSError``."""
 
-    @abstractmethod
-    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
-        """Read many files of a snapshot as a whole, by their paths and sizes. One that cannot be read is left out.
-
-        ``take`` gets each path and its content, in a thread.
-        """
+    async def read_whole(self, path: str, size: int) -> bytes | None:
+        """Read a regular file of a snapshot as a whole; ``None`` if it cannot be read."""
+        try:
+            # an empty file needs no program
+            return b"".join([piece async for piece in self.read(path, size)]) if size else b""
+        except OSError:
+            return None
 
     @abstractmethod
     async def add(self, name: str, data: bytes) -> str:
@@ -205,9 +229,13 @@ class HostFiles(WorkspaceFiles):
                 f"{error.filename} cannot be removed from the workspace {self._name}: {error.strerror}"
             ) from error
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self, taking: Taking | None = None) -> Snapshot:
+        def work(stop: threading.Event) -> Snapshot:
+            # while its directory is open: to come there once more takes longer than to read a short file
+            return take_snapshot(self._directory, taking and partial(_read_content, taking, stop))
+
         try:
-            return await asyncio.to_thread(take_snapshot, self._directory)
+            return await _in_thread(work)
         except OSError as error:
             raise SandboxError(
                 f"the files of the workspace {self._name} cannot be listed: {error.strerror}"
@@ -225,10 +253,6 @@ class HostFiles(WorkspaceFiles):
                 # to the end: it must not be closed meanwhile
                 data = await to_the_end(asyncio.to_thread(os.read, file, min(size, _CHUNK)))
 
-    async def read_all(self, wanted: Mapping[str, int], take: Callable[[str, bytes], None]) -> None:
-        # in one thread: to change to one and back takes longer than to read a short file
-        await _in_thread(lambda stop: self._read_all(wanted, take, stop))
-
     async def add(self, name: str, data: bytes) -> str:
         return await to_the_end(asyncio.to_thread(self._add, name, data))
 
@@ -236,19 +260,6 @@ class HostFiles(WorkspaceFiles):
         """Open a file, and read its first piece."""
         file = stack.enter_context(opened_file(stack.enter_context(opened(self._directory)), path))
         return file, os.read(file, min(size, _CHUNK))
-
-    def _read_all(
-        self, wanted: Mapping[str, int], take: Callable[[str, bytes], None], stop: threading.Event
-    ) -> None:
-        with opened(self._directory) as top:
-            for path, size in wanted.items():
-                _raise_if(stop)
-                try:
-                    with opened_file(top, path) as file:
-                        data = _read_whole(file, size)
-                except OSError:
-                    continue
-                take(path, data)
 
     def _add(self, name: str, data: bytes) -> str:
         with (
@@ -298,12 +309,20 @@ class HostFiles(WorkspaceFiles):
         )
 
 
-def _read_whole(file: int, size: int) -> bytes:
-    pieces: list[bytes] = []
-    while size and (data := os.read(file, min(size, _CHUNK))):
-        pieces.append(data)
-        size -= len(data)
-    return b"".join(pieces)
+def _read_content(taking: Taking, stop: threading.Event, directory: int, path: str, state: FileState) -> None:
+    """Read the content of a file in an open directory if it is wanted and can be read."""
+    _raise_if(stop)
+    if not taking.wants(path, state):
+        return
+    size, pieces = state.size, list[bytes]()
+    try:
+        with opened_file(directory, path.rpartition("/")[2]) as file:
+            while size and (data := os.read(file, min(size, _CHUNK))):
+                pieces.append(data)
+                size -= len(data)
+    except OSError:
+        return
+    taking.on_content(path, b"".join(pieces))
 
 
 def _is_taken(one: Given, top: int) -> bool:

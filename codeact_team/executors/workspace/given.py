@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeact_team.core.files import THROUGH, open_named, opened_file
 from codeact_team.core.sandbox_description import DataFile
-from codeact_team.core.trees import walk
-from codeact_team.core.visibility import readable
 from codeact_team.errors import SettingError
 from codeact_team.executors.workspace.inside.text_start import first_lines
+from codeact_team.files.opening import THROUGH, open_named, opened_file
+from codeact_team.files.trees import walk
 from codeact_team.session.protocol import MIB
+from codeact_team.text.visibility import readable
 
 _PARTS: Mapping[str, re.Pattern[bytes]] = {
     "run.json": re.compile(rb'\{\s*"format":\s*\d+,\s*"id":'),
@@ -29,19 +29,19 @@ _BEGINNING = 256
 _READ = os.O_RDONLY | os.O_NONBLOCK
 
 
-def is_of_a_run(directory: int) -> bool:
-    """Whether an open directory is that of a run, even of a damaged one."""
+def _is_of_a_run(directory: int) -> bool:
+    """Whether an open directory is the directory of a run, even of a damaged one."""
     begins = {name: _beginning(directory, name) for name in _PARTS}
     there = [name for name, beginning in begins.items() if beginning is not None]
     return len(there) == len(_PARTS) or any(_PARTS[name].match(begins[name] or b"") for name in there)
 
 
-def run_above(path: str) -> str | None:
+def _run_above(path: str) -> str | None:
     """The directory of the run that a path is in, however deep; ``None`` if it is in none. Raises an ``OSError``."""
     above = os.path.dirname(path.rstrip("/")) or "."
     here, name = open_named(above, THROUGH), os.path.realpath(above)
     try:
-        while not is_of_a_run(here):
+        while not _is_of_a_run(here):
             outer = os.open("..", THROUGH, dir_fd=here)
             is_top = os.path.samestat(os.fstat(outer), os.fstat(here))
             os.close(here)
@@ -188,7 +188,7 @@ def _tree(path: str, name: str, hidden: list[str]) -> Iterator[Given]:
         # a pipe would be waited for
         descriptor = open_named(path, _READ)
         try:
-            status, run = os.fstat(descriptor), run_above(path)
+            status, run = os.fstat(descriptor), _run_above(path)
             if run is not None:
                 raise SettingError(
                     f"data: {path} is in {run}, the directory of a run, which no code may read"
@@ -211,7 +211,7 @@ def _below(path: str, top: int, name: str, hidden: list[str]) -> Iterator[Given]
     real = os.path.realpath(path)
     for directory in walk(top, leaves_device=True):
         source, place = os.path.join(path, *directory.names), "/".join([name, *directory.names])
-        if is_of_a_run(directory.descriptor):
+        if _is_of_a_run(directory.descriptor):
             if not directory.names:
                 raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
             logger.info("%s is the directory of a run, and is not copied", source)

@@ -7,23 +7,24 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from pydantic import TypeAdapter, ValidationError
 
-from codeact_team.core.aio import to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.workspace.given import TEXT_TABLES, Given
-from codeact_team.sandbox.base import Process, Sandbox
+from codeact_team.sandbox.processes import ProcessRequest
+from codeact_team.session.processes import ProcessServer
 from codeact_team.session.protocol import MIB
 
 logger = logging.getLogger(__name__)
 
-READERS: Mapping[str, str] = {
+_READERS: Mapping[str, str] = {
     ".xlsx": "openpyxl",
     ".xlsm": "openpyxl",
     ".xls": "xlrd",
@@ -59,7 +60,7 @@ def readers_of(given: Sequence[Given]) -> Mapping[str, str]:
     """The packages that some of the files need to be read, each with the path of the first such file."""
     found: dict[str, str] = {}
     for one in given:
-        package = _by_ending(READERS, one)
+        package = _by_ending(_READERS, one)
         if package is not None:
             found.setdefault(package, one.path)
     return found
@@ -73,22 +74,22 @@ def previewed(given: Sequence[Given]) -> Sequence[Given]:
 async def previews(
     given: Sequence[Given],
     packages: Path | None,
-    open_sandbox: Callable[[], AbstractAsyncContextManager[Sandbox]],
+    open_processes: Callable[[], AbstractAsyncContextManager[ProcessServer]],
 ) -> Mapping[str, Sequence[str]]:
     """The lines about each of the files, by path; hostile data. A file that is broken, or takes too long, has none.
 
     Args:
         given: The files. Those of a batch, which are the same for all tasks, are read once.
         packages: The packages of the sandbox.
-        open_sandbox: A context manager with a running sandbox, in which the files are read.
+        open_processes: A context manager that starts processes in a sandbox, which read the files.
 
     Raises:
         SandboxError: If the sandbox does not start.
     """
     key = packages, *(await asyncio.to_thread(lambda: [_version(one) for one in given]))
     if (found := _known.get(key)) is None:
-        async with open_sandbox() as sandbox:
-            found = await _read(given, sandbox)
+        async with open_processes() as processes:
+            found = await _read(given, processes)
         if all(found.get(one.path) for one in given):
             _known[key] = found
             if len(_known) > _MAX_KNOWN:
@@ -105,18 +106,18 @@ def _version(one: Given) -> object:
     return one.path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-async def _read(given: Sequence[Given], sandbox: Sandbox) -> Mapping[str, Sequence[str]]:
+async def _read(given: Sequence[Given], processes: ProcessServer) -> Mapping[str, Sequence[str]]:
     found: dict[str, Sequence[str]] = {}
     try:
         async with asyncio.timeout(_SECONDS_FOR_ALL):
             for one in given:
-                found[one.path] = await _preview(one, sandbox)
+                found[one.path] = await _preview(one, processes)
     except TimeoutError:
         logger.debug("the previews of the data take too long")
     return found
 
 
-async def _preview(one: Given, sandbox: Sandbox) -> Sequence[str]:
+async def _preview(one: Given, processes: ProcessServer) -> Sequence[str]:
     # not isolated: the packages are on the path
     arguments = [
         "-W",
@@ -127,40 +128,22 @@ async def _preview(one: Given, sandbox: Sandbox) -> Sequence[str]:
         str(one.size),
         str(_BEGINNING),
     ]
+    request = ProcessRequest(
+        [processes.python, *arguments], stderr="together", output_limit=_MAX_SAID, timeout=_SECONDS
+    )
     said = b""
     try:
-        async with asyncio.timeout(_SECONDS):
-            process = await sandbox.spawn([sandbox.python, *arguments])
-            try:
-                said = await _answer(process, one)
-            finally:
-                await process.aclose()
+        said = (await processes.run(request, _content(one))).stdout
         return _LINES.validate_json(said.rstrip().rpartition(b"\n")[2])
-    except (OSError, SandboxError, TimeoutError, ValidationError) as error:
-        if isinstance(error, TimeoutError):
-            await sandbox.kill()
+    except (OSError, SandboxError, TimeoutExpired, ValidationError) as error:
         logger.debug("%s has no preview: %s; the reader says %r", one.path, error, said[-300:])
         return ()
 
 
-async def _answer(process: Process, one: Given) -> bytes:
-    sending = asyncio.ensure_future(_send(process, one))
-    said = b""
-    try:
-        while data := await process.read():
-            said = (said + data)[-_MAX_SAID:]
-        await sending
-    finally:
-        sending.cancel()
-        await to_the_end(asyncio.wait({sending}))
-    return said
-
-
-async def _send(process: Process, one: Given) -> None:
+async def _content(one: Given) -> AsyncGenerator[bytes]:
     with await asyncio.to_thread(one.open) as file:
         for piece in _pieces(file, one.size):
-            await process.write(piece)
-    await process.close_stdin()
+            yield piece
 
 
 def _pieces(file: io.FileIO, size: int) -> Iterator[bytes]:
@@ -184,7 +167,7 @@ def _by_ending(table: Mapping[str, str], one: Given) -> str | None:
 
 @cache
 def program() -> str:
-    """What runs in the sandbox, which does not have this package."""
+    """Return the source of the program that runs in the sandbox, which does not have this package."""
     inside = resources.files(__name__.rpartition(".")[0]) / "inside"
     start, rest = ((inside / name).read_text() for name in ("text_start.py", "preview.py"))
     return start + re.sub(r"^from (?:__future__|codeact_team).*\n", "", rest, flags=re.MULTILINE)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.atomic_files import Directory, numbered
+from codeact_team.core.aio import FairLock, beside_the_loop, to_the_end
 from codeact_team.core.execution import MAX_BYTES, Artifact
 from codeact_team.core.executor_interface import (
     Change,
@@ -25,18 +24,17 @@ from codeact_team.core.executor_interface import (
     SavedFile,
     Workspace,
 )
-from codeact_team.core.files import opened
 from codeact_team.core.sandbox_description import DataFile
-from codeact_team.core.visibility import readable
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.workspace.directory import STATUS_BLOCK
-from codeact_team.executors.workspace.files import FileState, Snapshot, WorkspaceFiles, compare
+from codeact_team.executors.workspace.files import LONG, FileState, Snapshot, Taking, WorkspaceFiles, compare
 from codeact_team.executors.workspace.given import Given, GivenData
+from codeact_team.files.atomic import Directory, numbered
+from codeact_team.files.opening import opened
 from codeact_team.session.host import Session
 from codeact_team.session.protocol import KEPT_APART, MAX_FILE_BYTES, MIB
+from codeact_team.text.visibility import readable
 
-_LONG = 64 * MIB
-"""Bytes that take a while to copy. The content of a longer file is not recorded."""
 _OF_THE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """Errors of a file that no person can make room for in the directory."""
 
@@ -77,7 +75,7 @@ class SandboxWorkspace(Workspace):
     def __init__(
         self,
         location: Callable[[], Location],
-        turns: Turns,
+        turns: FairLock,
         data: GivenData | None = None,
         mib: int | None = None,
     ) -> None:
@@ -136,7 +134,7 @@ class SandboxWorkspace(Workspace):
         if self._contents is not None:
             return
         given = await self._data.found()
-        if (size := sum(one.size for one in given)) > _LONG:
+        if (size := sum(one.size for one in given)) > LONG:
             report(f"copying {size // MIB:,} MiB of data into the workspace")
         # what the code has made of it before the run was interrupted is restored afterwards
         await files.put(given, replace=self.lasts and self.is_own)
@@ -208,9 +206,7 @@ class SandboxWorkspace(Workspace):
             changes = await asyncio.to_thread(compare, before, there.before_agents)
             files = [file for file in changes.files if file.path not in self._added]
             drawn = [file for file in files if file.path.lower().endswith(".png") and file.size <= MAX_BYTES]
-            read: list[bytes] = []
-            wanted = {file.path: file.size for file in drawn[:pictures]}
-            await there.files.read_all(wanted, lambda _, data: read.append(data))
+            read = [await there.files.read_whole(file.path, file.size) for file in drawn[:pictures]]
             return NewFiles(files, [Artifact("image/png", data) for data in read if data])
 
     async def save(
@@ -254,14 +250,13 @@ class SandboxWorkspace(Workspace):
         async with self._turns:
             if (there := self._contents) is None:
                 return {}
-            now = (await there.files.snapshot()).files
             digests: dict[str, str | None] = {}
 
-            def take(path: str, data: bytes) -> None:
+            def keep_file(path: str, data: bytes) -> None:
                 digests[path] = keep(data)
 
-            await there.files.read_all(await asyncio.to_thread(_unrecorded, there, now), take)
-            there.recorded = await asyncio.to_thread(_recorded, there, now, digests)
+            now = (await there.files.snapshot(Taking(keep_file, there.recorded_as))).files
+            there.recorded = await beside_the_loop(len(now), lambda: _recorded(there, now, digests))
             there.recorded_as = now
             return there.recorded
 
@@ -298,18 +293,12 @@ def _check_path(path: str) -> None:
         raise SettingError(f"{path!r} is not the path of a file below the workspace")
 
 
-def _unrecorded(there: _Contents, now: Mapping[str, FileState]) -> Mapping[str, int]:
-    """The sizes of the files whose content is to be read."""
-    return {
-        path: state.size
-        for path, state in now.items()
-        if state.size <= _LONG and there.recorded_as.get(path) != state
-    }
-
-
 def _recorded(
     there: _Contents, now: Mapping[str, FileState], digests: Mapping[str, str | None]
 ) -> Mapping[str, RecordedFile]:
+    """All files as they are recorded now; the same object as before if none has changed."""
+    if now == there.recorded_as:
+        return there.recorded
     return {
         path: there.recorded[path]
         if there.recorded_as.get(path) == state

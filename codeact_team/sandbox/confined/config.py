@@ -25,7 +25,7 @@ _SYSTEM = """
 /proc/cpuinfo /proc/loadavg /proc/meminfo /proc/self /proc/stat /proc/sys/vm/overcommit_memory /proc/uptime /proc/version
 /sys/devices/system/cpu
 """.split()
-"""``/proc/self`` is that of the program's first process. The rest of ``/proc`` would show the arguments of every process."""
+"""``/proc/self`` is the directory of the program's first process. The rest of ``/proc`` would show the arguments of every process."""
 # not the installation itself: a virtual environment may be a project's or a home directory
 _OF_AN_INSTALLATION = ("bin", "include", "lib", "lib64", "libexec", "share", "ssl", "pyvenv.cfg")
 
@@ -67,7 +67,7 @@ def closed_to_others() -> str | None:
 
 
 class ConfinedSandboxConfig(BaseModel):
-    """How code is confined. Memory and sizes are in MiB."""
+    """Settings of the confinement. Memory and sizes are in MiB."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,9 +76,9 @@ class ConfinedSandboxConfig(BaseModel):
     memory_mib: int = Field(default=1024, ge=64)
     """Memory limit in MiB: for all processes together if this machine delegates a control group, else for each."""
     pids: int = Field(default=256, ge=8)
-    """How many processes there may be at once; threads count as well, except where namespaces are forbidden."""
+    """The most processes at once; threads count as well, except where namespaces are forbidden."""
     cpus: float = Field(default=1.0, gt=0)
-    """How many processors' worth of time the code may take, if this machine delegates a control group."""
+    """The processors whose time the code may take, such as 0.5, if this machine delegates a control group."""
     tmpfs_mib: int = Field(default=256, ge=1)
     """Size of the private temporary directory and `/tmp` together, in MiB. It counts as memory."""
     readable: list[str] = Field(default_factory=list)

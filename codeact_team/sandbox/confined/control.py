@@ -1,4 +1,4 @@
-"""The host's end of the supervising processes, of the template that they are forks of, and of the programs in them."""
+"""The host's end of the supervising processes, of the zygote that they are forks of, and of the programs in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandbox.base import KILLED, Exit, LoadedAhead, Process
+from codeact_team.sandbox.base import KILLED, Exit, Process, ZygoteProgram
 from codeact_team.sandbox.confined.protocol import (
     Confinement,
     Message,
@@ -32,7 +32,7 @@ from codeact_team.sandbox.readiness import Readiness, readable, writable
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _DIRECTORY = Path(__file__).with_name("supervisor")
-PROGRAM = """
+_PROGRAM = """
 import sys
 sys.path[0], *_arguments = sys.argv[1:]
 from fork_server import begin
@@ -41,7 +41,7 @@ del begin
 while _main_thread.obey(): pass
 _loaded.run(_arguments)
 """
-"""The program of the template, and so the stack of a program that is a fork of it."""
+"""The program of the zygote, and so the stack of a program that is a fork of it."""
 _SEND_TIMEOUT = 5.0
 """Seconds for a process to read a message, which takes it no time."""
 _START_TIMEOUT = 20.0
@@ -87,20 +87,20 @@ class _HostEnd(MessageSocket):
         self._own.close()
 
 
-class _Template:
-    """A running template, and the program that it loads, if any; see ``supervisor/template.py``.
+class _Zygote:
+    """A running zygote, and the program that it loads, if any; see ``supervisor/zygote.py``.
 
     It shares neither environment nor descriptors nor terminal with this process.
     """
 
-    def __init__(self, program: LoadedAhead | None) -> None:
+    def __init__(self, program: ZygoteProgram | None) -> None:
         self.end = _HostEnd()
         self._program = program
         self._host = os.getpid()
         self.forks = 0
-        """How many there were so far."""
+        """The number of forks so far."""
         self.living = 0
-        # where code runs in a fork, the template is started as the code's Python would be
+        # where code runs in a fork, the zygote is started as the code's Python would be
         option = "-S" if program is None else "-u"
         with self.end.theirs, TemporaryFile() as loading:
             loading.write(marshal.dumps(None if program is None else [*program]))
@@ -110,7 +110,7 @@ class _Template:
                     sys.executable,
                     option,
                     "-c",
-                    PROGRAM,
+                    _PROGRAM,
                     str(_DIRECTORY),
                     str(loading.fileno()),
                     *_directory_of("sandlock"),
@@ -128,7 +128,7 @@ class _Template:
         assert self._process.stdout is not None, "it is a pipe"
         self._process.stdout.close()
 
-    def serves(self, program: LoadedAhead | None) -> bool:
+    def serves(self, program: ZygoteProgram | None) -> bool:
         """Whether it can fork processes that have this program loaded."""
         has_it = program is None or program is self._program
         return has_it and self._host == os.getpid() and not self.end.is_closed_there
@@ -147,23 +147,23 @@ def _directory_of(module: str) -> Sequence[str]:
 
 
 _lock = threading.Lock()
-_current: _Template | None = None
+_current: _Zygote | None = None
 
 
 class SupervisingProcess:
-    """A supervising process; see ``supervisor/supervision.py``. It is a fork of the template, which ends with the last fork.
+    """A supervising process; see ``supervisor/supervision.py``. It is a fork of the zygote, which ends with the last fork.
 
     Raises a ``ConfinementError`` if it cannot be started.
     """
 
-    def __init__(self, settings: Confinement, program: LoadedAhead | None = None) -> None:
-        self.readied = Readied({}, by_kernel=False, uid=os.getuid())
+    def __init__(self, settings: Confinement, program: ZygoteProgram | None = None) -> None:
+        self.readied: Readied = Readied({}, by_kernel=False, uid=os.getuid())
         """Its mechanisms, once it is ready."""
         self._end = _HostEnd()
         self._killed = False
         try:
             with self._end.theirs as theirs:
-                self._template, self._number, self._clean = _fork(settings, theirs, program)
+                self._zygote, self._number, self._clean = _fork(settings, theirs, program)
         except OSError as error:
             self._end.close()
             raise ConfinementError(f"The supervising process cannot be started: {error}") from error
@@ -204,7 +204,7 @@ class SupervisingProcess:
         """Kill it; the program that it runs ends with it."""
         self._killed = True
         with _lock, suppress(OSError):
-            self._template.end.send(Message.KILL_FORK, self._number)
+            self._zygote.end.send(Message.KILL_FORK, self._number)
 
     async def close(self) -> None:
         """End it and everything that it has started, and wait until everything is removed."""
@@ -215,45 +215,45 @@ class SupervisingProcess:
             self.kill()
         await readable(self._clean)
         os.close(self._clean)
-        await _release(self._template)
+        await _release(self._zygote)
         self._end.close()
 
 
 def _fork(
-    settings: Confinement, control: socket.socket, program: LoadedAhead | None
-) -> tuple[_Template, int, int]:
-    """Have the template fork. Returns the template, and the number of the fork.
+    settings: Confinement, control: socket.socket, program: ZygoteProgram | None
+) -> tuple[_Zygote, int, int]:
+    """Have the zygote fork. Returns the zygote, and the number of the fork.
 
     Also a descriptor that becomes readable when the fork has ended and everything that was made for it is removed.
     """
     global _current
     with _lock:
-        template = _current
-        if template is None or not template.serves(program):
-            template = _current = _Template(program)
-        number = template.forks = template.forks + 1
+        zygote = _current
+        if zygote is None or not zygote.serves(program):
+            zygote = _current = _Zygote(program)
+        number = zygote.forks = zygote.forks + 1
         clean, until_clean = os.pipe()
         try:
-            template.end.send(Message.FORK, [number, settings], [control.fileno(), until_clean])
+            zygote.end.send(Message.FORK, [number, settings], [control.fileno(), until_clean])
         except OSError:
             os.close(clean)
             raise
         finally:
             os.close(until_clean)
-        template.living += 1
-        return template, number, clean
+        zygote.living += 1
+        return zygote, number, clean
 
 
-async def _release(template: _Template) -> None:
-    """Note that a fork of the template has ended, and close the template after the last one."""
+async def _release(zygote: _Zygote) -> None:
+    """Note that a fork of the zygote has ended, and close the zygote after the last one."""
     global _current
     with _lock:
-        template.living -= 1
-        if template.living:
+        zygote.living -= 1
+        if zygote.living:
             return
-        if _current is template:
+        if _current is zygote:
             _current = None
-    await template.close()
+    await zygote.close()
 
 
 class ConfinedProcess(Process):
@@ -266,7 +266,7 @@ class ConfinedProcess(Process):
         stdin, self._stdin = os.pipe()
         self._output, output = os.pipe()
         self._status, status = os.pipe()
-        self.inner_fds = [stdin, output, status]
+        self.inner_fds: list[int] = [stdin, output, status]
         """The ends for the program and its supervising process, until they are passed on."""
         for fd in (self._stdin, self._output, self._status):
             os.set_blocking(fd, False)
@@ -275,8 +275,8 @@ class ConfinedProcess(Process):
         self._end = Readiness(self._status)
         self._exit: Exit | None = None
         self.lost = "its supervising process was killed"
-        """Why the sandbox is lost if the pipe closes without a report."""
-        self.is_orphaned = False
+        """The reason for the loss of the sandbox if the pipe closes without a report."""
+        self.is_orphaned: bool = False
         """Whether the pipe was closed without a report."""
 
     @property

@@ -1,7 +1,7 @@
-"""The protocol between the host, the template of supervising processes, and each supervising process.
+"""The protocol between the host, the zygote of supervising processes, and each supervising process.
 
 Both ends import this module, so it needs the standard library only. Messages are frames with JSON as payload, some with
-descriptors. The host asks the template to fork a supervising process, and then asks that to start programs. How a program
+descriptors. The host asks the zygote to fork a supervising process, and then asks that to start programs. How a program
 has ended is written to a pipe of its own.
 """
 
@@ -29,7 +29,7 @@ _MAX_READ = 1 << 16
 class Message(IntEnum):
     """The kind of a message."""
 
-    # from the host to the template
+    # from the host to the zygote
     FORK = 1
     """Fork a supervising process: its number, and :class:`Confinement`. With the descriptors of a socket to the host, and of
     a pipe that is closed when the process has ended and everything is cleaned up."""
@@ -52,16 +52,16 @@ class Message(IntEnum):
     """It cannot start: the reason, a string."""
 
 
-MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 << 20)
+_MAX_PAYLOAD: Mapping[int, int] = dict.fromkeys(Message, 64 << 20)
 """Both ends are ours, so the limit only catches mistakes."""
 
 
 class Confinement(NamedTuple):
-    """How the code of one sandbox is confined; the limits are those of the config.
+    """The confinement of one sandbox's code; the limits are the config's.
 
     Attributes:
         readable: Absolute paths that the code may read and execute.
-        lent: Those of them that code of root may read like their owner. In the others it may read what everybody may.
+        lent: The ones among them that code of root may read like their owner. In the others it may read what everybody may.
         workspace: The directory that it may write.
         workspace_identity: Device and inode of that directory: something else may be in its place by now.
         private: A temporary directory, which is removed at the end, or replaced by a file system in memory.
@@ -83,7 +83,7 @@ class SpawnRequest(NamedTuple):
     """A program to start.
 
     Attributes:
-        argv: The program and its arguments; ``None`` for the program that was loaded ahead.
+        argv: The program and its arguments; ``None`` for the program that the zygote has loaded.
         env: Its environment.
         readable: Absolute paths that it may read and execute.
         supervises: Whether it supervises code itself, and so may open more descriptors.
@@ -110,14 +110,14 @@ class Readied(NamedTuple):
 
 
 class ProgramEnd(NamedTuple):
-    """How a program has ended; each count is ``None`` if not known.
+    """The end of a program; each count is ``None`` if not known.
 
     Attributes:
         code: Its exit code; 128 + n if signal n has ended it.
-        failed: Why it could not be started; empty if it was.
-        oom_kills: How many processes the memory limit has killed meanwhile.
-        fork_failures: How many processes the process limit has refused meanwhile.
-        processor_seconds: How much processor time was used meanwhile.
+        failed: The reason if it could not be started; empty if it was.
+        oom_kills: The processes that the memory limit has killed meanwhile.
+        fork_failures: The processes that the process limit has refused meanwhile.
+        processor_seconds: The processor time that was used meanwhile.
     """
 
     code: int
@@ -137,7 +137,7 @@ class MessageSocket:
 
     def __init__(self, socket: socket.socket) -> None:
         self._socket = socket
-        self._frames = FrameReader(MAX_PAYLOAD)
+        self._frames = FrameReader(_MAX_PAYLOAD)
         self._descriptors: list[int] = []
 
     def send(self, kind: Message, value: object = None, descriptors: Sequence[int] = ()) -> None:

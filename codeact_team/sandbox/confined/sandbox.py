@@ -17,20 +17,22 @@ from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
-from codeact_team.core.aio import Turns, to_the_end
-from codeact_team.core.files import KnownDirectory, known_directory, open_named, resolved
-from codeact_team.core.trees import DIRECTORY
+from codeact_team.core.aio import FairLock, to_the_end
 from codeact_team.errors import ConfinementError, SandboxError
+from codeact_team.files.opening import KnownDirectory, known_directory, open_named, resolved
+from codeact_team.files.trees import DIRECTORY
 from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
     STOPPED,
     UNCLEARED,
     Cause,
     Limits,
-    LoadedAhead,
     Process,
     Sandbox,
+    ZygoteProgram,
     python_path,
+    receiving,
+    time_to_end,
     warn_once,
 )
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, closed_to_others, readable_paths
@@ -53,9 +55,9 @@ class Enforced(StrEnum):
     MODES = "set-id modes"
     """Code can create no files that run with the rights of their owner."""
     MEMORY = "memory"
-    """How much memory code can reserve."""
+    """Code can reserve only so much memory."""
     PROCESSES = "number of processes"
-    """How many processes code can have."""
+    """Code can have only so many processes."""
 
 
 REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK, Enforced.MODES})
@@ -119,7 +121,7 @@ async def _read_probe(process: Process) -> frozenset[Enforced]:
 
 
 def remedy() -> str:
-    """What lets this machine enforce everything that is required."""
+    """Return advice that lets this machine enforce everything that is required."""
     if sys.platform == "linux":
         if "\nSeccomp:\t0\n" not in Path("/proc/self/status").read_text():
             return (
@@ -153,12 +155,9 @@ def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, 
 
 logger = logging.getLogger(__name__)
 
-_KILL_TIMEOUT = 1.0
-"""Seconds that killed programs get to end; after that, the supervising process is killed."""
-
 _GROUP = " control group"
 
-_starts = Turns(STARTS_AT_ONCE)
+_starts = FairLock(STARTS_AT_ONCE)
 # by what a probe depends on: the start of its interpreter is a good part of the start of a sandbox
 _found: dict[tuple[object, ...], frozenset[Enforced]] = {}
 
@@ -177,7 +176,7 @@ class ConfinedSandbox(Sandbox):
         workspace_mib: The largest size of a file, in MiB; ``None`` for no limit. The caller has to watch how much the
             directories of the host grow.
         packages: A layer of Python packages that the code may read; see :mod:`codeact_team.executors.packages`.
-        program: The program to load ahead, if any.
+        program: The program that the zygote loads, if any.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class ConfinedSandbox(Sandbox):
         workspace: Path,
         workspace_mib: int | None = None,
         packages: Path | None = None,
-        program: LoadedAhead | None = None,
+        program: ZygoteProgram | None = None,
     ) -> None:
         self._config = config
         self._program = program
@@ -284,18 +283,24 @@ class ConfinedSandbox(Sandbox):
     async def stop(self) -> None:
         await to_the_end(self._stop())
 
-    async def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
+    async def supervise(self, *, plain: bool = False) -> Process:
+        return await self._start_program(receiving(self.python, plain=plain), {}, supervises=True)
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        return await self._start_program(argv, env or {})
+
+    async def _start_program(
+        self, argv: Sequence[str], env: Mapping[str, str], *, supervises: bool = False
     ) -> Process:
         self._check_idle()
-        environment = {**self._base_environment(), **self._config.environment, **(env or {})}
+        environment = {**self._base_environment(), **self._config.environment, **env}
         if self._packages is not None:
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
         seen = ["/proc"] if supervises and self._has_namespaces else []
         return await self._spawn(SpawnRequest(list(argv), environment, [*self._paths, *seen], supervises))
 
-    async def spawn_loaded(self) -> Process | None:
+    async def supervise_loaded(self) -> Process | None:
         is_loaded = (
             self._program is not None and self._control is not None and self._control.readied.by_kernel
         )
@@ -337,7 +342,7 @@ class ConfinedSandbox(Sandbox):
             return
         self._request(Message.KILL)
         try:
-            async with asyncio.timeout(_KILL_TIMEOUT):
+            async with time_to_end():
                 await process.wait()
         except TimeoutError:
             process.lost = UNCLEARED
@@ -432,7 +437,7 @@ class ConfinedSandbox(Sandbox):
         if control is not None:
             await control.close()
         if private is not None:
-            # the template has removed it, unless that was killed
+            # the zygote has removed it, unless that was killed
             try:
                 await asyncio.to_thread(private.remove)
             except OSError as error:

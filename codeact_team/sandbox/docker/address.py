@@ -11,8 +11,8 @@ from typing import cast
 from docker.context import ContextAPI
 from docker.tls import TLSConfig
 
-from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import EngineError
+from codeact_team.text.redaction import without_user_info
 
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 _SYSTEM_PODMAN = "/run/podman/podman.sock"
@@ -21,10 +21,10 @@ _SCHEMES = ("unix", "tcp", "http", "https", "ssh")
 
 @dataclass(frozen=True)
 class Certificates:
-    """What proves who an engine is, and who its client is.
+    """Certificates by which an engine and its client prove who they are.
 
     Attributes:
-        authority: The file of the authority that has signed the engine's certificate; ``None`` for those of the system.
+        authority: The file of the authority that has signed the engine's certificate; ``None`` for the system's authorities.
         own: The files of the client's certificate and its key; ``None`` if it has none.
         verify: Whether the engine has to prove itself.
     """

@@ -23,11 +23,11 @@ def is_host_path(source: str) -> bool:
 
 
 class DockerSandboxConfig(BaseModel):
-    """How the container is made. Memory and sizes are in MiB."""
+    """Settings of the container. Memory and sizes are in MiB."""
 
     model_config = ConfigDict(extra="forbid")
 
-    # positional as well, like those of AutoGen's executor
+    # positional as well, as in AutoGen's executor
     image: str = Field(default="python:3-slim", kw_only=False)
     """Image with a POSIX shell and what the code needs; nothing else is required of it."""
     container_name: str | None = Field(default=None, kw_only=False)
@@ -41,9 +41,9 @@ class DockerSandboxConfig(BaseModel):
     memory_mib: int = Field(default=1024, ge=16)
     """Memory limit, swap included, in MiB."""
     cpus: float = Field(default=1.0, gt=0)
-    """How many processors' worth of time the code may take."""
+    """The processors whose time the code may take, such as 0.5."""
     pids: int = Field(default=256, ge=8)
-    """How many processes and threads there may be at once."""
+    """The most processes and threads at once."""
     unenforced_limits: list[LimitField] = Field(default_factory=list[LimitField])
     """Limits among `memory_mib`, `cpus` and `pids` that an engine need not enforce. A process then has `memory_mib` for its
     data, and its user `pids` processes; 1024 more where the code has the user of a rootless engine, which are counted with it.

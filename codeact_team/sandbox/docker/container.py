@@ -1,4 +1,4 @@
-"""A container, and a program that runs in it."""
+"""A container, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 import logging
 import os
 import platform
-import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 
 from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import Timeout
 
 from codeact_team.errors import EngineError
-from codeact_team.sandbox.base import KILLED, UNCLEARED, Exit, Process
+from codeact_team.sandbox.base import KILLED, Exit
 from codeact_team.sandbox.docker.description import EngineDescription, is_ending
 from codeact_team.sandbox.docker.engine import Client, ask, open_stream, translated
-from codeact_team.sandbox.docker.streams import Demultiplexer, MarkedStream
-from codeact_team.sandbox.readiness import Hangup, Readiness, readable
+from codeact_team.sandbox.docker.streams import Demultiplexer
+from codeact_team.sandbox.readiness import Hangup, readable
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +30,14 @@ NAMESPACE_LABEL = f"{LABEL}.pid-namespace"
 """The label that names the process namespace of the owner."""
 
 _CHUNK = 256 * 1024
-_MAX_UNASKED_CHUNKS = 16
 _FIRST_WORDS = 4096
-_KILL_TIMEOUT = 1.2
-"""Seconds that killed programs get to end; after that, the container is stopped."""
-_INSPECTION_TIMEOUT = 0.5
-"""Seconds that the engine gets to report why they do not end."""
+_EXPLANATION_TIME = 0.5
+"""Seconds that the engine gets to report why a container does not obey."""
+_SETTLING_TIME = 0.1
+"""Seconds by which the engine may report the end of a container later than the end of its programs."""
+_INSPECTION_TIME = 1.0
+"""Seconds that the engine gets to report how a program has ended."""
+GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
 _RUNNING_TIMEOUT = 10
 """Seconds that the engine gets to answer a request about a running container."""
 _REMOVAL_TIMEOUT = 30
@@ -63,9 +65,10 @@ def process_namespace() -> str:
 
 
 class Container:
-    """A container. Its first process, ``init.sh``, is attached to this one by ``stream``. Its removal closes the client.
+    """A container. Its first process is attached to this one by ``stream``. Its removal closes the client.
 
     Attributes:
+        stream: The stream, which is the supervisor's where there is one.
         engine: The engine that runs it.
         user: The user and group of the code.
         is_filtered: Whether our filter of system calls is in force.
@@ -91,44 +94,46 @@ class Container:
         self.engine = engine
         self.id = id
         self._url = url
-        self._stream = stream
+        self.stream = stream
         self._limiting = limiting
         self._keep = keep
         self.user = user
         self.is_filtered = is_filtered
+        self.frames: Demultiplexer = Demultiplexer()
+        self.unread: bytes = b""
+        """The output behind the first line that has been read with it."""
         self.image: str | None = None
         """The digest of its image, after :meth:`identify`; ``None`` if the engine does not report it."""
 
     @property
     def alive(self) -> bool:
-        """Whether the container runs. Discards a limited amount of what hostile code may have sent by the stream."""
+        """Whether the container runs, as far as is known without reading what has come from it."""
         try:
-            for _ in range(_MAX_UNASKED_CHUNKS):
-                if not self._stream.recv(_CHUNK):
-                    return False
+            return bool(self.stream.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
             return True
         except OSError:
             return False
-        return True
 
     async def first_line(self, word: str) -> tuple[str, str]:
         """The rest of the line that its first process begins with ``word``, and what was written before."""
-        frames, text = Demultiplexer(), b""
-        while data := await self._receive():
-            text = (text + frames.feed(data))[-_FIRST_WORDS:]
-            output, found, line = text.decode(errors="replace").rpartition(word)
-            if found and line.endswith("\n"):
-                return line.strip(), output.strip()
+        mark, text = word.encode(), b""
+        while data := await self.receive():
+            text = (text + self.frames.feed(data))[-_FIRST_WORDS:]
+            output, found, said = text.rpartition(mark)
+            line, ended, self.unread = said.partition(b"\n")
+            if found and ended:
+                return line.decode(errors="replace").strip(), output.decode(errors="replace").strip()
         return "", text.decode(errors="replace").strip()
 
-    async def _receive(self) -> bytes:
+    async def receive(self) -> bytes:
+        """Wait for the next bytes of its stream; ``b""`` at the end."""
         # not by the event loop's `sock_recv`, with which only one task may wait
         while True:
             try:
-                return self._stream.recv(_CHUNK)
+                return self.stream.recv(_CHUNK)
             except BlockingIOError:
-                await readable(self._stream.fileno())
+                await readable(self.stream.fileno())
 
     async def identify(self) -> None:
         """Note its image."""
@@ -150,68 +155,26 @@ class Container:
         return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
 
     def hangup(self) -> Hangup:
-        """What tells of its end."""
-        return Hangup(self._stream)
+        """Return a watcher of its end."""
+        return Hangup(self.stream)
 
-    def signal(self, name: bytes) -> None:
-        """Have the first process send a signal to everything else."""
-        try:
-            self._stream.send(name + b"\n")
-        except OSError as error:
-            # the container has ended; or a block keeps its first process from reading, and the caller will notice that
-            # the block goes on, and stop the container
-            logger.debug("signal %r not sent: %s", name, error)
+    async def why_unresponsive(self) -> str | None:
+        """Return the reason for which the container does not obey, if the engine knows one, or is one."""
 
-    async def answers(self) -> bool:
-        """Whether its first process obeys. It may never answer, so the caller has to limit the time."""
-        try:
-            await self._order(b"0")
-        except OSError:
-            return False
-        return True
-
-    async def _order(self, signal: bytes) -> None:
-        """Have the first process signal everything else, and wait for its answer. Raises an ``OSError`` if it has ended."""
-        nonce = secrets.token_hex(16).encode()
-        self.signal(signal + b" " + nonce)
-        seen = b""
-        while nonce not in seen:
-            if not (data := await self._receive()):
-                raise ConnectionError("the container has ended")
-            seen = seen[-len(nonce) :] + data
-
-    async def kill(self) -> None:
-        """Kill everything but its own processes. Raises a ``TimeoutError`` without an answer, an ``OSError`` if it has ended."""
-        async with asyncio.timeout(_KILL_TIMEOUT):
-            # wait, so that a late signal does not hit the next program
-            await self._order(b"KILL")
-
-    async def kill_rest(self) -> None:
-        """Like :meth:`kill`, and make sure that all is gone. Raises a ``TimeoutError`` if something survives."""
-        async with asyncio.timeout(_KILL_TIMEOUT):
-            # a block can forge the answer, but not the engine's list; and each order makes the first process reap what has ended
-            while True:
-                await self.kill()
-                if await ask(self._count_processes) == 1:
-                    return
-
-    async def why_unresponsive(self) -> str:
-        """Why the container does not obey."""
-
-        def inspect() -> str:
+        def inspect() -> str | None:
             with translated(self._url):
                 state = self.client.inspect_container(self.id)["State"]
-            return "the container was paused" if state["Paused"] else UNCLEARED
+            return "the container was paused" if state["Paused"] else None
 
         try:
-            async with asyncio.timeout(_INSPECTION_TIMEOUT):
+            async with asyncio.timeout(_EXPLANATION_TIME):
                 return await ask(inspect)
         except (TimeoutError, EngineError):
             return "the container engine does not answer"
 
     def detach(self) -> None:
         """Close the stream to the first process. That ends the container, unless it may outlive this process."""
-        self._stream.close()
+        self.stream.close()
 
     def remove(self) -> None:
         """End it, and remove it unless it has to be kept. Blocks. A failure is logged."""
@@ -230,8 +193,8 @@ class Container:
             logger.debug("the image is not known: %s", error)
             return None
 
-    def _count_processes(self) -> int | None:
-        """How many processes run inside, the first one included; ``None`` if the engine cannot list them. Blocks."""
+    def count_processes(self) -> int | None:
+        """Return the number of processes inside, the first one included; ``None`` if the engine cannot list them. Blocks."""
         try:
             with translated(self._url):
                 # `null` while a container ends
@@ -239,6 +202,33 @@ class Container:
         except EngineError as error:
             logger.debug("processes not known: %s", error)
             return None
+
+    async def ending(self, exec_id: str | None = None) -> Exit:
+        """The end of the container, or, if that runs, of a program that the engine has started there."""
+        try:
+            async with asyncio.timeout(_INSPECTION_TIME):
+                return await ask(partial(self._inspect, exec_id))
+        except TimeoutError:
+            return Exit(KILLED, lost="the container engine does not answer any more")
+
+    def _inspect(self, exec_id: str | None) -> Exit:
+        """Find out about an end. Blocks."""
+        time.sleep(_SETTLING_TIME)
+        try:
+            state = self.client.inspect_container(self.id)["State"]
+            if not state["Running"] or exec_id is None:
+                reason = "the container ran out of memory as a whole" if state.get("OOMKilled") else GONE
+                return Exit(KILLED, lost=reason)
+            code = self.client.exec_inspect(exec_id)["ExitCode"]
+        except NotFound:
+            return Exit(KILLED, lost=GONE)
+        except (DockerException, OSError) as error:
+            return Exit(KILLED, lost=f"the container engine does not answer any more: {error}")
+        finally:
+            # the sandbox may have closed it before, and this has opened it again
+            self.client.close()
+        # the memory limit kills the largest process, never a small shell
+        return Exit(KILLED if code is None else code & 0xFF, oom_kills=0)
 
 
 def remove(client: Client, url: str, container: str, *, keep: bool) -> None:
@@ -264,143 +254,3 @@ def _end(client: Client, container: str, *, keep: bool) -> None:
             # the engine removes it already; if that is done before this request, some engines never answer
             with suppress(Timeout):
                 client.wait(container, timeout=_REMOVED_ALREADY_TIMEOUT, condition="removed")
-
-
-_SETTLING_TIME = 0.1
-"""Seconds by which the engine may report the end of a container later than the end of its programs."""
-_LAST_OUTPUT_TIME = 1.0
-"""Seconds in which the output of a program has to end whose container has."""
-_INSPECTION_TIME = 1.0
-"""Seconds that the engine gets to report how a program has ended."""
-_GONE = "the container ended: it was killed or removed, or ran out of memory as a whole"
-
-
-class DockerProcess(Process):
-    """A program in a running container, over the engine's attached stream.
-
-    The shell around it writes ``mark`` when it has ended. Without a mark, it runs without such a shell. ``hangup`` tells of the
-    end of the container, and is closed with the program. ``end_rest`` ends everything that still runs in the container; its
-    argument says whether something is known to run.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        container: str,
-        exec_id: str,
-        stream: socket.socket,
-        hangup: Hangup,
-        mark: bytes | None,
-        end_rest: Callable[[bool], Awaitable[None]],
-    ) -> None:
-        self._client = client
-        self._container = container
-        self._exec_id = exec_id
-        self._socket = stream
-        self._hangup = hangup
-        self._readiness = Readiness(stream.fileno(), *hangup.fds)
-        self._frames = Demultiplexer()
-        self._output = None if mark is None else MarkedStream(mark)
-        self._end_rest = end_rest
-        self._cut = False
-        self.lost: str | None = None
-        """Why the sandbox is gone, if that is known here."""
-
-    def cut(self) -> None:
-        """End all reading and writing, whatever the engine does."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    async def read(self) -> bytes:
-        marked = self._output
-        while not (self._cut or (marked is not None and marked.ended)):
-            try:
-                data = self._socket.recv(_CHUNK)
-            except BlockingIOError:
-                await self._readable()
-                continue
-            except ConnectionError:
-                data = b""
-            if not data:
-                self._readiness.close()
-                self._cut = True
-                return b"" if marked is None else marked.finish()
-            output = self._frames.feed(data)
-            if output := output if marked is None else marked.feed(output):
-                return output
-        return b""
-
-    async def _readable(self) -> None:
-        """Wait for output. Cut off what does not end with the container: with gVisor, the engine leaves some streams open."""
-        await self._readiness.wait()
-        if self._hangup.was_seen:
-            try:
-                async with asyncio.timeout(_LAST_OUTPUT_TIME):
-                    await readable(self._socket.fileno())
-            except TimeoutError:
-                self.cut()
-
-    async def write(self, data: bytes) -> None:
-        try:
-            with suppress(BlockingIOError):
-                data = data[self._socket.send(data) :]
-            if data:
-                await asyncio.get_running_loop().sock_sendall(self._socket, data)
-        except ConnectionError as error:
-            logger.debug("stdin not taken: %s", error)
-
-    async def close_stdin(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            logger.debug("stdin not closed: %s", error)
-
-    async def wait(self) -> Exit:
-        match None if self._output is None else self._output.numbers:
-            case (code, oom_kills, fork_failures, microseconds, left):
-                ending = Exit(
-                    code & 0xFF,
-                    oom_kills=max(0, oom_kills),
-                    fork_failures=max(0, fork_failures),
-                    processor_seconds=None if microseconds < 0 else microseconds / 1_000_000,
-                )
-            case _:
-                ending = await self._find_ending()
-                left = 1
-        if ending.lost is None:
-            # leftovers could disturb or forge the output of the next program, and the program may have forged the shell's report
-            await self._end_rest(left > 0)
-        return ending
-
-    async def _find_ending(self) -> Exit:
-        if self.lost is not None:
-            return Exit(KILLED, lost=self.lost)
-        try:
-            async with asyncio.timeout(_INSPECTION_TIME):
-                return await ask(self._inspect)
-        except TimeoutError:
-            return Exit(KILLED, lost="the container engine does not answer any more")
-
-    def _inspect(self) -> Exit:
-        """How a program has ended whose shell was killed as well. Blocks."""
-        time.sleep(_SETTLING_TIME)
-        try:
-            state = self._client.inspect_container(self._container)["State"]
-            if not state["Running"]:
-                reason = "the container ran out of memory as a whole" if state.get("OOMKilled") else _GONE
-                return Exit(KILLED, lost=reason)
-            code = self._client.exec_inspect(self._exec_id)["ExitCode"]
-        except NotFound:
-            return Exit(KILLED, lost=_GONE)
-        except (DockerException, OSError) as error:
-            return Exit(KILLED, lost=f"the container engine does not answer any more: {error}")
-        finally:
-            # the sandbox may have closed it before, and this has opened it again
-            self._client.close()
-        # the memory limit kills the largest process, never this small shell
-        return Exit(KILLED if code is None else code & 0xFF, oom_kills=0)
-
-    async def aclose(self) -> None:
-        self._readiness.close()
-        self._hangup.close()
-        self._socket.close()

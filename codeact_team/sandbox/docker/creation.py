@@ -18,10 +18,10 @@ from typing import Any
 from docker.errors import APIError, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
-from codeact_team.core.trees import opened_own, walk
 from codeact_team.errors import EngineError
+from codeact_team.files.trees import opened_own, walk
 from codeact_team.sandbox.archives import END, file_member, head
-from codeact_team.sandbox.base import warn_once
+from codeact_team.sandbox.base import python_path, receiving, warn_once
 from codeact_team.sandbox.docker.config import DockerSandboxConfig, is_host_path
 from codeact_team.sandbox.docker.container import Container, labels, remove
 from codeact_team.sandbox.docker.description import (
@@ -41,25 +41,26 @@ WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
 _ULIMITS = {
     "core": 0,
-    # `exec.sh` and the supervisor of a session allow less to the code itself
+    # `exec.sh` and the supervisor allow less to the code itself
     "nofile": OWN_DESCRIPTORS,
     "memlock": LOCKED_BYTES,
     "sigpending": PENDING_SIGNALS,
     "msgqueue": 0,
 }
 _OF_GVISOR, _OF_GVISOR_EACH = 256, 32
-"""How many threads gVisor may have for itself, and for each process, for which it was seen to take up to 20.
+"""The threads that gVisor may have for itself, and for each process, for which it was seen to take up to 20.
 
 With too few it ends, and the container with it.
 """
 _OF_AN_ENGINE = 1024
-"""How many processes and threads a rootless engine may have, where those of the code's user are counted."""
+"""The processes and threads of a rootless engine itself, which count with the code if both have the same user."""
 _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "memlock": ("l", 1024)}
 """By what letter a POSIX shell knows a limit, and in units of how many bytes."""
 _LEFT_TO_A_SHELL = {"data", "nproc"}
 """Limits that the engine does not get, as it would apply them to its own part of a start, which needs more."""
-_GUARD, _INIT = (
-    (resources.files(__name__.rpartition(".")[0]) / name).read_text() for name in ("guard.sh", "init.sh")
+_START, _GUARD, _INIT = (
+    (resources.files(__name__.rpartition(".")[0]) / name).read_text()
+    for name in ("start.sh", "guard.sh", "init.sh")
 )
 _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
@@ -93,6 +94,8 @@ def launch(
     binding: Binding | None,
     packages: Path | str | None,
     word: str,
+    *,
+    with_python: bool,
 ) -> Container:
     """Create a container, attach to it, and start it. Blocks. If the engine refuses, nothing is left.
 
@@ -103,6 +106,7 @@ def launch(
         binding: The directory of the host that becomes the workspace; ``None`` for a workspace inside the container.
         packages: A layer of Python packages to mount read-only: a directory, or the name of a volume.
         word: The beginning of the line that the first process writes when it is up.
+        with_python: Whether a Python runs the supervisor there, if there is one.
 
     Raises:
         EngineError: If the engine refuses.
@@ -123,7 +127,18 @@ def launch(
     # some engines make a missing directory instead of refusing it
     some = next(packages.iterdir(), None) if isinstance(packages, Path) else None
     layer = "" if some is None else f"{PACKAGES}/{some.name}"
-    settings = [word, probe, layer, config.init_command or "", "1" if no_set_id else ""]
+    settings = [
+        word,
+        probe,
+        layer,
+        config.init_command or "",
+        "1" if no_set_id else "",
+        _limiting(engine, config, user),
+        _GUARD,
+        _INIT,
+        *(receiving("python3") if with_python else ()),
+    ]
+    paths = {} if packages is None else python_path(PACKAGES, config.environment)
     host_config = _host_config(engine, config, user, binding)
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
@@ -132,7 +147,7 @@ def launch(
         with _filter_for(engine, url) as filter_:
             if filter_ is not None:
                 host_config["security_opt"].append(f"seccomp={filter_}")
-            id = _create(client, config, settings, host_config, user, label)
+            id = _create(client, config, settings, paths, host_config, user, label)
         with ExitStack() as failed:
             failed.callback(remove, client, url, id, keep=False)
             streams = "stream=1&stdin=1&stdout=1&stderr=1"
@@ -228,15 +243,19 @@ def _create(
     client: Client,
     config: DockerSandboxConfig,
     settings: list[str],
+    paths: Mapping[str, str],
     host_config: dict[str, Any],
     user: str,
     label: Mapping[str, str],
 ) -> str:
-    """Create, but do not start, a container whose first process gets ``settings`` as arguments. Returns its id."""
+    """Create, but do not start, a container whose first process gets ``settings`` as arguments, and all of them ``paths``.
+
+    Returns its id.
+    """
     arguments: dict[str, Any] = {
         "image": config.image,
         "entrypoint": ["/bin/sh"],
-        "command": ["-c", _GUARD, "guard", _INIT, *settings],
+        "command": ["-c", _START, "start", *settings],
         "user": user,
         "working_dir": WORKSPACE,
         "stdin_open": True,
@@ -250,6 +269,7 @@ def _create(
             "PYTHONUNBUFFERED": "1",
             "PIP_QUIET": "1",
             **config.environment,
+            **paths,
         },
         "labels": {**labels(), **label},
         # the docker command's own configuration may hold a proxy with a password
@@ -316,7 +336,7 @@ def _ulimits(engine: EngineDescription, config: DockerSandboxConfig, user: str) 
 
 
 def _limiting(engine: EngineDescription, config: DockerSandboxConfig, user: str) -> str:
-    """What a shell says to set the limits that are left to it: all where the engine ignores them. It has no words for some."""
+    """The shell commands for the limits that the engine does not set. A shell cannot set all of them."""
     limits = _ulimits(engine, config, user)
     words = [
         f"ulimit -{option} {limits[name] // unit}"

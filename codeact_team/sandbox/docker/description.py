@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,8 +17,10 @@ _CONTROLLERS: dict[LimitField, str] = {"memory_mib": "memory", "cpus": "cpu", "p
 _PODMAN_INFO = "/v4.0.0/libpod/info"
 _GO_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 
-_podmans: dict[str, EngineDescription] = {}
-"""Those of Podman by address, which it takes long to make: it asks all its runtimes. What they say stays as it is."""
+_KNOWN_SECONDS = 60.0
+"""For so long, what an engine says is taken to be as it was: to ask costs a good part of a container's start."""
+_known: dict[str, tuple[float, EngineDescription]] = {}
+"""Engines by address, each with when it was asked."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class EngineDescription:
         system: The operating system of its machine.
         architecture: The processors of its machine.
         is_rootless: Whether it runs as a normal user, whose user namespace its containers are in.
-        maps_users: Whether its containers are in a user namespace, with other user ids than those of its machine.
+        maps_users: Whether its containers are in a user namespace, with other user ids than its machine has.
         cgroup_version: The version of the control groups, ``"1"`` or ``"2"``.
         unenforced: The limits that it cannot enforce.
         counts_swap: Whether its limit of memory includes swap.
@@ -78,7 +81,7 @@ class EngineDescription:
 
     @property
     def remedy(self) -> str:
-        """How its machine would enforce all limits."""
+        """Advice that lets its machine enforce all limits."""
         if self.cgroup_version == "1" and self.is_rootless:
             return (
                 "a rootless engine needs control groups v2 (boot with `systemd.unified_cgroup_hierarchy=1`)"
@@ -96,8 +99,10 @@ class EngineDescription:
 
 
 def describe(client: Client, url: str) -> EngineDescription:
-    """The engine at ``url``. Blocks. Raises an ``EngineError``."""
-    if (known := _podmans.get(url)) is not None:
+    """The engine at ``url``, as it was within the last minute. Blocks. Raises an ``EngineError``."""
+    asked, known = _known.get(url, (0.0, None))
+    # Podman asks all its runtimes, and what they say stays as it is
+    if known is not None and (known.is_podman or time.monotonic() - asked < _KNOWN_SECONDS):
         return known
     with translated(url):
         info: dict[str, Any] = client.info()
@@ -121,13 +126,12 @@ def describe(client: Client, url: str) -> EngineDescription:
         filters_calls="name=seccomp" in options,
         default_runtime=str(info.get("DefaultRuntime", "")),
     )
-    if is_podman:
-        _podmans[url] = found
+    _known[url] = time.monotonic(), found
     return found
 
 
 def _delegated(client: Client) -> Sequence[str]:
-    """The controllers that a rootless Podman may use: its Docker-like answer tells of those of the machine."""
+    """The controllers that a rootless Podman may use: its Docker-like answer has the machine's."""
     return client.get(f"{client.base_url}{_PODMAN_INFO}").json()["host"].get("cgroupControllers") or ()
 
 
@@ -140,7 +144,7 @@ def _unenforced(info: Mapping[str, Any], delegated: Sequence[str] | None) -> lis
 def refusal(
     engine: EngineDescription, config: DockerSandboxConfig, *, starts_outside: bool = False
 ) -> str | None:
-    """Why no container is used: the limits that the engine cannot enforce, unless the config accepts that.
+    """Return a refusal that names the limits which the engine cannot enforce; ``None`` if the config accepts that.
 
     Args:
         engine: The engine.

@@ -23,10 +23,10 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound, StreamParseError
 from urllib3.exceptions import HTTPError
 
-from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import EngineError
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.forwarding import local_url
+from codeact_team.text.redaction import without_user_info
 
 Client: TypeAlias = Any
 """A ``docker.APIClient``, whose own annotations are partial."""
@@ -189,7 +189,7 @@ def translated(subject: str) -> Generator[None]:
 
 
 def _unanswered(error: Exception, place: str) -> str:
-    """Why an engine has not answered, and what to do."""
+    """Return the reason for which an engine has not answered, and a remedy."""
     if isinstance(error, PermissionError):
         return (
             f"this user may not use the container engine{place}: add them to the group that owns its socket (`sudo "

@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from codeact_team.core.redaction import without_user_info
 from codeact_team.errors import EngineError
 from codeact_team.sandbox.docker.address import certificates
 from codeact_team.sandbox.temporary import TemporaryDirectory
+from codeact_team.text.redaction import without_user_info
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class _OverTls(_Forwarder):
             reason = str(error) or f"no answer within {_START_TIMEOUT} s"
             raise EngineError(
                 f"the container engine at {place} cannot be reached over TLS ({reason}): see whether it runs there, and "
-                "whether ca.pem, cert.pem and key.pem in DOCKER_CERT_PATH, or those of the Docker context, are its own"
+                "whether ca.pem, cert.pem and key.pem in DOCKER_CERT_PATH, or the files of the Docker context, are its own"
             ) from error
 
     async def _serve(self, started: Future[None]) -> None:
@@ -302,7 +302,7 @@ class _TlsConnection:
         target.write_eof()
 
     def _read(self) -> bytes:
-        """What has come; empty if that is nothing more yet."""
+        """Return the bytes that have come; empty if there are none yet."""
         try:
             return self._tls.read(_CHUNK)
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):

@@ -1,5 +1,5 @@
-# Becomes the container's first process, in a copy of the shell that nobody may read: Linux lets no other process of the same
-# user read, trace or change one that runs such a file, nor open what it has open.
+# Becomes the first process of a container without a Python, in a copy of the shell that nobody may read: Linux lets no other
+# process of the same user read, trace or change one that runs such a file, nor open what it has open.
 #   $1  the script of the first process, init.sh
 #   $2  its first argument, a random word; the others follow
 place=/tmp/$2

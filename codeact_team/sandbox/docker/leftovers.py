@@ -32,7 +32,7 @@ from codeact_team.sandbox.temporary import is_the_one, lock, make_held
 
 logger = logging.getLogger(__name__)
 
-START_LABEL = f"{LABEL}.start"
+_START_LABEL = f"{LABEL}.start"
 """The label that identifies the start of a container; the note contains its value."""
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,7 +60,7 @@ def noted_start(url: str) -> Generator[Mapping[str, str]]:
     path, descriptor = make_held(make)
     try:
         os.write(descriptor, f"{start} {url}".encode())
-        yield {START_LABEL: start}
+        yield {_START_LABEL: start}
         os.unlink(path)
     except EngineError as error:
         if isinstance(error.__cause__, APIError):
@@ -101,7 +101,7 @@ def remove_noted(note: Path) -> None:
 def _remove_unstarted(start: str, url: str) -> bool:
     """Remove a container that was created and never started. Returns whether there was one."""
     with closing(connect(url)) as client, translated(url):
-        listed = client.containers(all=True, filters={"label": f"{START_LABEL}={start}"})
+        listed = client.containers(all=True, filters={"label": f"{_START_LABEL}={start}"})
         found = [container for container in listed if container["State"] == _CREATED]
         for container in found:
             _remove_created(client, url, container["Id"])
@@ -132,7 +132,7 @@ class Orphan:
 
 
 async def list_orphans() -> list[Orphan]:
-    """The orphans of this host on the current engine; those of other hosts cannot be recognized. Raises an ``EngineError``."""
+    """Return the orphans of this host on the current engine. Other hosts' are not recognized. Raises an ``EngineError``."""
     return await asyncio.to_thread(at_engine, _orphans)
 
 

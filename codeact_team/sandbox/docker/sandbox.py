@@ -10,27 +10,26 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
-from codeact_team.core.aio import Turns
-from codeact_team.core.files import known_directory, open_named
-from codeact_team.core.trees import DIRECTORY
+from codeact_team.core.aio import FairLock
 from codeact_team.errors import EngineError, SandboxError
+from codeact_team.files.opening import known_directory, open_named
+from codeact_team.files.trees import DIRECTORY
 from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
     STOPPED,
     Limits,
+    NoPythonError,
     Process,
     Sandbox,
-    python_path,
+    receiving,
     warn_once,
 )
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.config import DockerSandboxConfig
-from codeact_team.sandbox.docker.container import Container, DockerProcess
+from codeact_team.sandbox.docker.container import Container
 from codeact_team.sandbox.docker.creation import (
-    PACKAGES,
     WORKSPACE,
     Binding,
     filled_volume,
@@ -40,32 +39,35 @@ from codeact_team.sandbox.docker.creation import (
 from codeact_team.sandbox.docker.description import refusal
 from codeact_team.sandbox.docker.engine import Client, ask, connect, ensure_image, image_id, in_thread
 from codeact_team.sandbox.docker.leftovers import remove_unstarted
-from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
+from codeact_team.sandbox.docker.plain import PlainPrograms
+from codeact_team.sandbox.docker.programs import ContainerProcess
 from codeact_team.sandbox.users import is_root
 
 logger = logging.getLogger(__name__)
 
-_EXEC = (resources.files(__name__.rpartition(".")[0]) / "exec.sh").read_text()
 _COMPARE = (
     'read -r own </proc/self/cgroup && read -r first </proc/1/cgroup && [ "$own" = "$first" ] && echo inside'
 )
-"""Compares the control group of this program and that of the container's first one."""
+"""Compares the control groups of this program and of the container's first one."""
 _FIRST_LINE_TIMEOUT = 60
 """Seconds that a container without an ``init_command`` gets to report that it is up, and a trial program to end."""
 _REMOVAL_GRACE = 1.0
 """Seconds for which the users of a container that is being removed wait for its end to show by itself."""
 
-_READY, _UNGUARDED = "ready", "ready unguarded"
-"""What the first process reports when it is up."""
+_READY, _PLAIN, _UNGUARDED = "ready", "ready without Python", "ready without Python, unguarded"
+"""Reports of the first process when it is up."""
+_NOT_RUNNING = "the container is not running: it was stopped, or has never been started"
 
-_starts = Turns(STARTS_AT_ONCE)
+_starts = FairLock(STARTS_AT_ONCE)
+_without_python: set[str] = set()
+"""The identities of Pythons that run no supervisor."""
 
 
 class DockerSandbox(Sandbox):
     """A container without network, capabilities and privileges, in which programs are started one by one.
 
-    Its first process is our shell, which passes on signals and lives as long as the host process does. What a program
-    leaves running is ended with it.
+    Its first process is the supervisor, a Python that lives as long as the host process does. Without a Python there, it is our
+    shell, which passes on signals; see :mod:`codeact_team.sandbox.docker.plain`.
 
     Args:
         config: The container's settings.
@@ -91,9 +93,12 @@ class DockerSandbox(Sandbox):
         self._bind_dir = bind_dir
         self._must_share = must_share
         self._container: Container | None = None
-        self._process: DockerProcess | None = None
+        self._process: ContainerProcess | None = None
+        self._with_python = True
+        self._programs: PlainPrograms | None = None
+        """Starts programs in a container without a supervisor."""
         self._removals: list[Future[None]] = []
-        self.shared = work_dir is not None
+        self.shared: bool = work_dir is not None
         """Whether the workspace is a directory of the host."""
 
     @property
@@ -126,8 +131,7 @@ class DockerSandbox(Sandbox):
         return self._container is not None and self._container.alive
 
     async def answers(self) -> bool:
-        container = self._container
-        return container is not None and await container.answers()
+        return self.running if self._programs is None else await self._programs.answers()
 
     async def stop(self) -> None:
         await self._give_up(self._container, STOPPED)
@@ -143,7 +147,7 @@ class DockerSandbox(Sandbox):
         """
         if container is None or container is not self._container:
             return
-        process, self._container, self._process = self._process, None, None
+        process, self._container, self._process, self._programs = self._process, None, None, None
         removal = in_thread(container.remove)
         self._removals = [*(removal for removal in self._removals if not removal.done()), removal]
         if process is not None and reason is not None:
@@ -157,25 +161,32 @@ class DockerSandbox(Sandbox):
                 process.cut()
             container.detach()
 
-    async def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, supervises: bool = False
-    ) -> Process:
-        # no shell around a supervisor: programs could take over the stream of that
-        mark = None if supervises else secrets.token_hex(16).encode()
-        command = ["/bin/sh", "-c", 'exec "$@"', "exec", *argv]
-        if mark is not None:
-            command[2:4] = [_EXEC, "exec", str(CODE_DESCRIPTORS)]
-        variables = dict(env or {})
-        if self._packages is not None:
-            variables |= python_path(PACKAGES, self._config.environment | variables)
-        self._process = process = await self._run(command, variables, mark)
-        if mark is not None:
-            try:
-                await process.write(mark + b"\n")
-            except BaseException:
-                await process.aclose()
-                raise
+    async def supervise(self, *, plain: bool = False) -> Process:
+        container = self._container
+        if container is None:
+            raise EngineError(_NOT_RUNNING)
+        if self._programs is not None:
+            raise NoPythonError("no interpreter can be started in the sandbox: the image has no `python3`")
+        if self._process is not None:
+            raise EngineError("the container has its supervisor already")
+        self._process = process = ContainerProcess(
+            container.stream, container.ending, frames=container.frames, unread=container.unread
+        )
         return process
+
+    async def start_without_python(self) -> None:
+        self._with_python = False
+        if self._container is not None and self._programs is None:
+            _without_python.add(await self.python_identity())
+            await self._give_up(self._container, None)
+        await self.start()
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
+        if self._container is None:
+            raise EngineError(_NOT_RUNNING)
+        if self._programs is None:
+            raise EngineError("programs in this container are started by its supervisor")
+        return await self._programs.spawn(argv, env or {})
 
     def is_own_user(self, user: str) -> bool:
         return self._container is not None and user in (
@@ -183,23 +194,27 @@ class DockerSandbox(Sandbox):
             self._container.user.partition(":")[0],
         )
 
-    async def spawn_as(self, user: str, argv: Sequence[str]) -> Process:
+    async def supervise_as(self, user: str) -> Process:
         if is_root(user) and not (self._container and self._container.is_filtered):
             raise EngineError(
                 "programs run as root only where our filter of system calls is in force, which refuses set-id modes"
             )
-        return await self.spawn_beside(argv, user)
+        return await self.spawn_beside(receiving(self.python), user)
 
     async def spawn_beside(self, argv: Sequence[str], user: str = "") -> Process:
         """Start a program of ours beside the running one. Its end is not known, so do not call ``wait``."""
-        return await self._run(argv, {}, None, user)
+        return await self._run(argv, {}, user)
+
+    async def _run_first(self, argv: Sequence[str], variables: Mapping[str, str]) -> ContainerProcess:
+        self._process = process = await self._run(argv, variables)
+        return process
 
     async def _run(
-        self, command: Sequence[str], variables: Mapping[str, str], mark: bytes | None, user: str = ""
-    ) -> DockerProcess:
+        self, command: Sequence[str], variables: Mapping[str, str], user: str = ""
+    ) -> ContainerProcess:
         container = self._container
         if container is None:
-            raise EngineError("the container is not running: it was stopped, or has never been started")
+            raise EngineError(_NOT_RUNNING)
         # a program whose start is cancelled ends when it reads the end of its input
         launch = partial(container.launch, command, variables, user)
         hangup = container.hangup()
@@ -208,7 +223,7 @@ class DockerSandbox(Sandbox):
         except BaseException:
             hangup.close()
             raise
-        return DockerProcess(container.client, container.id, exec_id, stream, hangup, mark, self._end_rest)
+        return ContainerProcess(stream, partial(container.ending, exec_id), hangup)
 
     async def python_identity(self) -> str:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
@@ -222,25 +237,16 @@ class DockerSandbox(Sandbox):
         return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
 
     async def interrupt(self) -> None:
-        if self._container is not None:
-            self._container.signal(b"INT")
+        if self._programs is not None:
+            self._programs.signal(b"INT")
 
     async def kill(self) -> None:
-        await self._end_rest(True)
-
-    async def _end_rest(self, is_left: bool) -> None:
-        """Kill everything that runs there, and make sure that it is gone if something is known to run."""
-        container = self._container
-        if container is None:
-            return
-        try:
-            await (container.kill_rest() if is_left else container.kill())
-        except TimeoutError:
-            logger.warning("what runs in the container does not end by SIGKILL: stopping the container")
-            await self._give_up(container, await container.why_unresponsive())
-        except OSError:
-            # it has ended
-            await self._give_up(container, None)
+        if self._programs is not None:
+            await self._programs.end_rest(True)
+        elif self._process is not None and self._container is not None:
+            # all that runs ends with its first process
+            self._process.is_killed = True
+            await self._give_up(self._container, await self._container.why_unresponsive())
 
     async def _start(self) -> None:
         work_dir = self._work_dir if self.shared else None
@@ -250,18 +256,21 @@ class DockerSandbox(Sandbox):
             await self.stop()
             self.shared = False
             report, output = await self._launch(None)
-        if self._container is None or report not in (_READY, _UNGUARDED):
+        container = self._container
+        if container is None or report not in (_READY, _PLAIN, _UNGUARDED):
             raise EngineError(self._explain(report, output))
         if report == _UNGUARDED:
             warn_once(
                 "code can read and change the container's first process, and so what runs there later: the kernel, or the"
                 " `runtime` that stands in for it, does not keep it from that"
             )
-        engine = self._container.engine
+        if report != _READY:
+            self._programs = PlainPrograms(container, self._run_first, partial(self._give_up, container))
+        engine = container.engine
         refused = refusal(engine, self._config, starts_outside=True) if engine.may_start_outside else None
         if refused is not None and not await self._starts_inside():
             raise EngineError(refused)
-        await self._container.identify()
+        await container.identify()
 
     async def _starts_inside(self) -> bool:
         """Whether a program that the engine starts in the container is in its control group. Before other code may answer."""
@@ -292,10 +301,22 @@ class DockerSandbox(Sandbox):
 
     async def _first_words(self, client: Client, url: str, binding: Binding | None) -> tuple[str, str]:
         word = secrets.token_hex(8)
+        with_python = self._with_python
+        if with_python and _without_python:
+            with_python = await self.python_identity() not in _without_python
         try:
             async with _starts:
                 self._container = container = await ask(
-                    partial(launch, client, url, self._config, binding, self._packages, word),
+                    partial(
+                        launch,
+                        client,
+                        url,
+                        self._config,
+                        binding,
+                        self._packages,
+                        word,
+                        with_python=with_python,
+                    ),
                     undo=Container.discard,
                 )
             async with asyncio.timeout(None if self._config.init_command else _FIRST_LINE_TIMEOUT):

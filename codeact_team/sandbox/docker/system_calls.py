@@ -50,7 +50,7 @@ mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 poll ppoll pselect6 recvfrom re
 semtimedop sendmmsg sendmsg sendto setsockopt shmat shmctl shmdt shmget shutdown socketpair
 """
 
-# the flags of clone(2) for namespaces; those of clone3 are in memory, where no filter sees them, so programs have to use clone
+# the flags of clone(2) for namespaces; clone3 has its flags in memory, where no filter sees them, so programs have to use clone
 _CLONE_NEW = 0x7E020000
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, 32-bit Linux, either with an old kernel's version number, and the query of the present value."""
@@ -103,7 +103,7 @@ def _equal(position: int, value: int) -> dict[str, Any]:
 
 
 def _masked(position: int, bits: int, value: int = 0) -> dict[str, Any]:
-    """Of ``bits``, exactly those of ``value`` are set."""
+    """Return a condition: of ``bits``, exactly the bits of ``value`` are set."""
     return {"index": position, "value": bits, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 

@@ -1,7 +1,8 @@
-"""What the kernel counts for all processes of a control group together, of version 1 or 2. Linux only."""
+"""The kernel's counters for all processes of a control group together, of version 1 or 2. Linux only."""
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 
@@ -9,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-V2_ROOT = "/sys/fs/cgroup"
+_V2_ROOT = "/sys/fs/cgroup"
 
 # by controller: in which file of which version, under which key, a limit counts what it has killed or refused
 _EVENTS = {
@@ -23,10 +24,14 @@ _USAGE = {2: ("cpu.stat", 1_000_000), 1: ("cpuacct.usage", 1_000_000_000)}
 
 # where a sandbox sees its own group; the sign tells it from the group of the whole machine, which counts other programs
 _OWN_USAGE = (
-    (V2_ROOT, 2, "cgroup.events", True),
-    (f"{V2_ROOT}/cpuacct", 1, "release_agent", False),
-    (f"{V2_ROOT}/cpu,cpuacct", 1, "release_agent", False),
+    (_V2_ROOT, 2, "cgroup.events", True),
+    (f"{_V2_ROOT}/cpuacct", 1, "release_agent", False),
+    (f"{_V2_ROOT}/cpu,cpuacct", 1, "release_agent", False),
 )
+
+
+_HANDED = "CODEACT_TEAM_COUNTERS"
+"""The variable by which a program gets the counters of another process."""
 
 
 class GroupCounters:
@@ -39,10 +44,13 @@ class GroupCounters:
 
     @classmethod
     def of_this_process(cls) -> GroupCounters:
-        """The counters of the group in which this process runs, as a sandbox sees it at the usual places."""
+        """The counters of the group in which this process runs: those it was handed, or as a sandbox sees them at the usual places."""
         counters = cls()
+        if (handed := os.environ.pop(_HANDED, None)) is not None:
+            counters._take(**json.loads(handed))
+            return counters
         for controller in ("memory", "pids"):
-            for directory, version in ((V2_ROOT, 2), (f"{V2_ROOT}/{controller}", 1)):
+            for directory, version in ((_V2_ROOT, 2), (f"{_V2_ROOT}/{controller}", 1)):
                 with suppress(OSError):
                     counters.open_events(controller, directory, version)
                     break
@@ -62,6 +70,17 @@ class GroupCounters:
         name, units = _USAGE[version]
         self._usage = _open(f"{directory}/{name}"), units
 
+    def handed(self) -> dict[str, str]:
+        """The variable for a program that inherits the open files."""
+        events = {controller: (fd, key.decode()) for controller, (fd, key) in self._events.items()}
+        return {_HANDED: json.dumps({"events": events, "usage": self._usage})}
+
+    def _take(self, events: dict[str, tuple[int, str]], usage: tuple[int, int] | None) -> None:
+        self._events = {controller: (fd, key.encode()) for controller, (fd, key) in events.items()}
+        self._usage = usage
+        for fd in self.descriptors:
+            os.set_inheritable(fd, False)
+
     @property
     def descriptors(self) -> Sequence[int]:
         """The open files."""
@@ -69,12 +88,12 @@ class GroupCounters:
 
     @property
     def oom_kills(self) -> int | None:
-        """How many processes the memory limit has killed."""
+        """The number of processes that the memory limit has killed."""
         return self._count("memory")
 
     @property
     def fork_failures(self) -> int | None:
-        """How many processes the process limit has refused."""
+        """The number of processes that the process limit has refused."""
         return self._count("pids")
 
     @property
@@ -83,7 +102,7 @@ class GroupCounters:
         return self._usage is not None
 
     def processor_seconds(self) -> float | None:
-        """How much processor time the group has used."""
+        """The seconds of processor time that the group has used."""
         if self._usage is None:
             return None
         fd, units = self._usage

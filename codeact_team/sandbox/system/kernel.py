@@ -1,4 +1,4 @@
-"""What Python lacks of the kernel: calls by number, capabilities, limits, the OOM score, and Landlock.
+"""Calls of the kernel that Python lacks: by number, for capabilities, limits, the OOM score, and Landlock.
 
 The calls return -1 on failure; :func:`checked` turns that into an ``OSError``.
 """
@@ -14,8 +14,8 @@ import struct
 import sys
 from contextlib import suppress
 
-PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 3, 4, 22
-PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 3, 4, 22
+PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 _SECCOMP_MODE_FILTER = 2
 
 CAPABILITIES = struct.pack("=II", 0x20080522, 0)
@@ -25,7 +25,7 @@ SIZE_OF_CAPABILITIES = 24
 PROCESS_TERMINALS = "/dev/terminals"
 """Where a sandbox that keeps processes apart has the pseudo-terminals that it starts them in."""
 
-libc = ctypes.CDLL(None, use_errno=True)
+libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int) -> int:
@@ -54,7 +54,7 @@ def install_filter(program: bytes) -> None:
     filter_ = ctypes.create_string_buffer(
         struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
     )
-    checked(prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filter_)))
+    checked(prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filter_)))
 
 
 def close_descriptors(first: int, end: int, *kept: int) -> None:
@@ -66,7 +66,7 @@ def close_descriptors(first: int, end: int, *kept: int) -> None:
 
 
 def descriptors_of_libffi() -> list[int]:
-    """What a fork that is to use ctypes must not close.
+    """Return the descriptors that a fork must not close if it is to use ctypes.
 
     From this file, libffi 3.5 maps code for functions that C calls back. Without it, a process can make few of them.
     """
@@ -81,7 +81,7 @@ def descriptors_of_libffi() -> list[int]:
 
 def adopt_orphans() -> int:
     """Make this process the parent of every descendant whose own parent ends, so that none can hide. Linux only."""
-    return prctl(PR_SET_CHILD_SUBREAPER, 1) if sys.platform == "linux" else -1
+    return prctl(_PR_SET_CHILD_SUBREAPER, 1) if sys.platform == "linux" else -1
 
 
 def share_memory_with_forks() -> None:
@@ -110,17 +110,17 @@ def is_running(process: int) -> bool:
 MIB = 1 << 20
 
 CODE_DESCRIPTORS = 512
-"""How many descriptors a process of the user's code may open.
+"""The most descriptors that a process of the user's code may open.
 
 Linux refuses to send a descriptor through a socket once its user has more of them in flight than the sender may have open,
 and one message adds up to 253. So code has at most 765 in flight, and a process that may open more can still send.
 """
 OWN_DESCRIPTORS = 1024
-"""How many descriptors a process of ours in a sandbox may open; the usual limit of programs on a machine."""
+"""The most descriptors that a process of ours in a sandbox may open; the usual limit of programs on a machine."""
 PENDING_SIGNALS = 1024
-"""How many signals and timers the code's user may queue: a small part of what one user of a machine may have."""
+"""The most signals and timers that the code's user may queue: a small part of the limit of one user of a machine."""
 LOCKED_BYTES = 64 * 1024
-"""How much memory code may lock. Locked shared segments count for the whole user, who may usually lock 8 MiB of a
+"""The most memory that code may lock. Locked shared segments count for the whole user, who may usually lock 8 MiB of a
 machine; programs that protect a key need no more than this."""
 
 

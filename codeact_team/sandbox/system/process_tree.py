@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 _END_SECONDS = 1.0
-"""How long new processes may turn up between those that are killed: about a hundred times what is needed to find them all."""
+"""Seconds in which new processes may turn up while others are killed: about a hundred times what finding all takes."""
 _LEAST_PASSES = 20
-"""How often they may turn up in any case: a busy machine may take the time away from this process, too."""
+"""Passes in which they may turn up in any case: a busy machine may take the time away from this process, too."""
 _PAUSE = 0.001
 _ROUNDS_OF_STOPS = 8
-"""How often new processes may turn up while their parents are stopped, before those found are killed."""
+"""Passes in which new processes may turn up while their parents are stopped, before all that are found are killed."""
 _EXIT_CODE = 49
 """The position of a field of ``/proc/PID/stat``, counted behind the name."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -37,8 +37,8 @@ class ProcessInfo:
     """A living process below this one.
 
     Attributes:
-        started: When it was forked, in clock ticks since the machine started; far in the future if not known.
-        session: The id of its session, which is that of the process that created the session; 0 if not known.
+        started: The time of its fork, in clock ticks since the machine started; far in the future if not known.
+        session: The id of its session, which is the id of the process that created the session; 0 if not known.
         ancestor: The child of this process, or the watched process, that it descends from; itself if it is one.
     """
 
@@ -75,12 +75,12 @@ class ProcessTree:
         self._me = os.getpid()
         has_lists = os.access(_CHILDREN.format(self._me, self._me), os.R_OK)
         self._scans = can_scan and not has_lists and sys.platform == "linux"
-        self.can_list = has_lists or self._scans
-        self.has_children = False
+        self.can_list: bool = has_lists or self._scans
+        self.has_children: bool = False
         self._running: set[int] = set()
         self._ended: dict[int, int] = {}
         self._watched: set[int] = set()
-        self.has_killed_others = False
+        self.has_killed_others: bool = False
 
     def add(self, pid: int) -> None:
         """Track a child that was just started."""
@@ -116,11 +116,11 @@ class ProcessTree:
         self._ended.pop(pid, None)
 
     def status(self, pid: int) -> int | None:
-        """How a tracked child has ended, as :func:`os.waitpid` returns it, or ``None``. Returned only once."""
+        """Return the status of a tracked child that has ended, as :func:`os.waitpid` does, once; ``None`` otherwise."""
         return self._ended.pop(pid, None)
 
     def status_of_watched(self, pid: int) -> int | None:
-        """How a watched process has ended, as :func:`os.waitpid` returns it; ``None`` if that cannot be known."""
+        """Return the status of a watched process that has ended, as :func:`os.waitpid` does; ``None`` if not known."""
         if (status := self.status(pid)) is not None:
             return status
         try:

@@ -1,6 +1,6 @@
 """Loads the runner from a byte stream, so that an image needs nothing of ours. Run by the launcher of ``session.protocol``.
 
-A process may also load it ahead, and run it in its forks.
+A zygote loads it, too, and runs it in its forks.
 
 argv: the descriptor to read from, the number of bytes to read there, the module to run and others to load (separated by
 commas), the arguments of the module

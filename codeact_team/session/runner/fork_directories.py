@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from fcntl import ioctl
 
-from codeact_team.core import trees
+from codeact_team.files import trees
 
 _FICLONE = 0x40049409
 _PIECE = 1 << 24

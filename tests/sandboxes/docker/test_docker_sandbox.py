@@ -28,7 +28,10 @@ async def started(
     work_dir: Path | None = None, bind_dir: Path | None = None, must_share: bool = True, **settings: Any
 ) -> AsyncGenerator[DockerSandbox]:
     config = DockerSandboxConfig(**settings)
-    async with DockerSandbox(config, work_dir=work_dir, bind_dir=bind_dir, must_share=must_share) as sandbox:
+    sandbox = DockerSandbox(config, work_dir=work_dir, bind_dir=bind_dir, must_share=must_share)
+    # its programs are started here, and not by a supervisor
+    await sandbox.start_without_python()
+    async with sandbox:
         yield sandbox
 
 

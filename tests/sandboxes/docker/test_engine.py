@@ -206,8 +206,9 @@ async def test_engine_over_plain_tcp(real_engine: str, monkeypatch: pytest.Monke
     async with server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         async with DockerSandbox(DockerSandboxConfig()) as sandbox:
-            process = await sandbox.spawn(["sh", "-c", "head -c 1000000; sleep 60"])
-            await process.write(bytes(1_000_000))
+            process = await sandbox.supervise()
+            program = b"import os\nleft = 1_000_000\nwhile left: left -= os.write(1, os.read(0, left))\nos.read(0, 1)"
+            await process.write(b"%d\n%b" % (len(program), program) + bytes(1_000_000))
             received = 0
             while received < 1_000_000:
                 received += len(await process.read())

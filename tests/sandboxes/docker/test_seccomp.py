@@ -86,12 +86,11 @@ def container(work_dir: Path | None = None, **settings: Any) -> DockerSandbox:
 
 
 async def output(sandbox: DockerSandbox, code: str) -> str:
-    process = await sandbox.spawn([sandbox.python, "-c", code])
+    process = await sandbox.spawn_beside([sandbox.python, "-c", code])
     await process.close_stdin()
     said = b""
     while chunk := await process.read():
         said += chunk
-    await process.wait()
     await process.aclose()
     return said.decode()
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.sandbox.docker.streams import Demultiplexer, MarkedStream
+from codeact_team.sandbox.docker.plain import MarkedStream
+from codeact_team.sandbox.docker.streams import Demultiplexer
 
 # one whose beginning does not come again in it, so that it is clear where the output ends
 MARK = b"0123456789abcdeffedcba9876543211"

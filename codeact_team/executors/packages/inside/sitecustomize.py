@@ -1,4 +1,4 @@
-"""Runs inside a sandbox: puts a layer's packages behind the standard library, before those of the sandbox's own Python.
+"""Runs inside a sandbox: puts a layer's packages behind the standard library, and before the packages of the sandbox's own Python.
 
 Python imports this module at its start because ``PYTHONPATH`` names the directory it is in. The packages themselves are
 not named there: they would come before the standard library.

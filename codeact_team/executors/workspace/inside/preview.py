@@ -125,7 +125,7 @@ def _workbook(file: Any) -> list[str]:
 
 
 def _corner(cells: Sequence[Sequence[object]]) -> tuple[int, int]:
-    """How many rows and columns are before a table: of titles and remarks, which fill few cells of a row, and empty ones."""
+    """Return the numbers of rows and columns before a table: titles and remarks, which fill few cells, and empty ones."""
     filled = [[at for at, value in enumerate(row) if value is not None] for row in cells]
     widest = max(map(len, filled), default=0)
     above = next((at for at, row in enumerate(filled) if 2 * len(row) > widest), 0)
@@ -134,7 +134,7 @@ def _corner(cells: Sequence[Sequence[object]]) -> tuple[int, int]:
 
 
 def _said(cells: Sequence[Sequence[object]]) -> str:
-    """What the rows above a table say."""
+    """Return the text of the rows above a table."""
     return " ".join(str(value) for row in cells for value in row if value is not None)
 
 
@@ -220,7 +220,7 @@ def _form(value: Any) -> str:
 
 
 def _why(error: Exception, file: Any) -> str:
-    """Why a file cannot be read, for a model."""
+    """Return the reason for which a file cannot be read, for a model."""
     file.seek(0)
     # Office keeps a workbook with a password in a container of its old format
     if file.read(len(_OLE)) == _OLE:

@@ -37,7 +37,7 @@ def _encoding_of(start: bytes, is_cut: bool) -> str | None:
     if start.startswith(_UTF_16):
         return "utf-16"
     if b"\0" in start:
-        # most letters of a table are those of ASCII, of which each second byte is nought
+        # most letters of a table are ASCII, of which each second byte is nought
         even, odd = (start[first::2].count(0) / (len(start) / 2) for first in (0, 1))
         if min(even, odd) > 0 or max(even, odd) < 0.5:
             return None

@@ -1,1 +1,1 @@
-"""The supervising process and its template: a program of its own, which imports nothing of what the host runs."""
+"""The supervising process and its zygote: a program of its own, which imports nothing of what the host runs."""

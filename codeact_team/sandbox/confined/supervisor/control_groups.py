@@ -43,7 +43,7 @@ def _limit_files(settings: Confinement, controller: str, hierarchy: _Hierarchy) 
 
 
 def _processors_of(hierarchy: _Hierarchy) -> float:
-    """How many processors the groups have in which this process is; an upper bound where none limits them."""
+    """Return the processors that this process's groups may use; all of the machine if none limits them."""
     least = float(os.cpu_count() or 1)
     directory: str = hierarchy.parent
     while True:
@@ -101,8 +101,8 @@ class ControlGroup:
     """
 
     def __init__(self, settings: Confinement) -> None:
-        self.missing = dict.fromkeys(sorted(CONTROLLERS), "this machine does not offer it")
-        self.counters = GroupCounters()
+        self.missing: dict[str, str] = dict.fromkeys(sorted(CONTROLLERS), "this machine does not offer it")
+        self.counters: GroupCounters = GroupCounters()
         self._groups: list[_Group] = []
         for hierarchy in _hierarchies():
             # one may be mounted more than once

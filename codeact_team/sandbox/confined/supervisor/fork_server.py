@@ -1,4 +1,4 @@
-"""How the template begins: it loads a program ahead, and its main thread forks while another thread serves the host.
+"""The start of the zygote: it loads a program, and its main thread forks while another thread serves the host.
 
 On the stack of the main thread is nothing but what Python itself has begun with. So a fork can become a program that finds
 none of our calls on its stack, and whose first thread is the one to which Python delivers signals; from CPython 3.13 on, a
@@ -27,7 +27,7 @@ class LoadedProgram:
     """A program for forks to become, with everything that it would find if it had been started.
 
     Modules that are imported later are not visible to it. It is loaded into the ``__main__`` module of this process, which
-    has to end with ``_loaded.run(_arguments)``. For the arguments see :class:`~codeact_team.sandbox.base.LoadedAhead`.
+    has to end with ``_loaded.run(_arguments)``. For the arguments see :class:`~codeact_team.sandbox.base.ZygoteProgram`.
     """
 
     def __init__(self, loader: str, data: bytes, names: str, arguments: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ def begin(arguments: list[str]) -> MainThread:
     program = None if parts is None else LoadedProgram(*parts)
     # only now, as a fork finds everything that was imported before; without site, the package is not on the path
     sys.path.append(os.path.abspath(f"{__file__}/../../../../.."))
-    from codeact_team.sandbox.confined.supervisor.template import serve
+    from codeact_team.sandbox.confined.supervisor.zygote import serve
 
     main_thread = MainThread()
     serve(main_thread, program, arguments[1:])

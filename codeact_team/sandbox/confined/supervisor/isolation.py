@@ -46,8 +46,8 @@ _TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
 _MOST_TERMINALS = 128
 """The most pseudo-terminals of a sandbox: their number is limited for the whole machine, and no limit counts their memory."""
 _LASTING_TEMPORARY = "/var/tmp"
-OWN_FILES = ("/etc/passwd", "/etc/group")
-"""What a sandbox has of its own unless it sees the machine's."""
+_OWN_FILES = ("/etc/passwd", "/etc/group")
+"""Files that a sandbox has of its own unless it sees the machine's."""
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
 _MOST_FILES = 1 << 16
@@ -55,11 +55,14 @@ _MOST_FILES = 1 << 16
 _MOST_LINKS = 40
 """The most links that the kernel follows on the way to a file."""
 _PROC = "/proc"
-_OWN_FILES = f"{_PROC}/self/fd"
+_OWN_DESCRIPTORS = f"{_PROC}/self/fd"
 _LINKS = {
-    "/dev/fd": _OWN_FILES,
+    "/dev/fd": _OWN_DESCRIPTORS,
     _NEW_TERMINAL: "pts/ptmx",
-    **{f"/dev/{name}": f"{_OWN_FILES}/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))},
+    **{
+        f"/dev/{name}": f"{_OWN_DESCRIPTORS}/{number}"
+        for number, name in enumerate(("stdin", "stdout", "stderr"))
+    },
 }
 """Links that programs expect."""
 _ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version"}
@@ -306,7 +309,7 @@ def _name_users(place: str, uid: int, gid: int, home: str, taken: Sequence[str])
         for number, name in users.items()
     ]
     contents = "".join(lines), "".join(f"{name}:x:{number}:\n" for number, name in groups.items())
-    for path, content in zip(OWN_FILES, contents, strict=True):
+    for path, content in zip(_OWN_FILES, contents, strict=True):
         if not any(_is_below(path, above) for above in taken):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
             with open(f"{place}{path}", "w") as file:
@@ -315,7 +318,7 @@ def _name_users(place: str, uid: int, gid: int, home: str, taken: Sequence[str])
 
 def own_files() -> Sequence[str]:
     """The files that programs can read in a root of their own."""
-    return [*filter(os.path.exists, OWN_FILES)]
+    return [*filter(os.path.exists, _OWN_FILES)]
 
 
 def own_terminals() -> Sequence[str]:

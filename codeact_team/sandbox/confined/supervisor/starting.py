@@ -8,12 +8,14 @@ import signal
 import struct
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
-from codeact_team.sandbox.confined.protocol import Confinement
+from codeact_team.sandbox.confined.protocol import Confinement, SpawnRequest
 from codeact_team.sandbox.confined.supervisor import isolation
 from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
+from codeact_team.sandbox.system.control_groups import GroupCounters
 from codeact_team.sandbox.system.kernel import (
+    CODE_DESCRIPTORS,
     MIB,
     OWN_DESCRIPTORS,
     close_descriptors,
@@ -21,16 +23,13 @@ from codeact_team.sandbox.system.kernel import (
     limit,
 )
 
-if TYPE_CHECKING:
-    from codeact_team.sandbox.confined.supervisor.fork_server import LoadedProgram, MainThread
-
 # these change files outside the workspace whatever Landlock says; not needed if the mounts are read-only
 _METADATA_CALLS = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
     "removexattr lremovexattr removexattrat file_setattr"
 ).split()
 _PROCESSES_OF_SANDLOCK = 1
-"""How many process ids sandlock takes for itself before a program gets its own."""
+"""The process ids that sandlock takes for itself before a program gets its own."""
 _NOT_PRIVATE = {"task", "children", "cwd", "exe", "root"}
 """Besides the list of children, links: to deny a link denies its target, for example the interpreter."""
 _NOBODYS = "/proc/0"
@@ -42,6 +41,20 @@ _UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
 _ERRNO = struct.Struct("=i")
 
 
+class PreloadedProgram(Protocol):
+    """The program that the zygote has loaded."""
+
+    def take_over(self, environment: Mapping[str, str]) -> None: ...
+
+
+class ForkingThread(Protocol):
+    """Forks for other threads."""
+
+    def serve(self, work: Callable[[], None]) -> None: ...
+
+    def fork(self, child: Callable[[], bool]) -> int: ...
+
+
 class RunningProgram(Protocol):
     """A program that was started: sandlock's, or a plain one."""
 
@@ -51,16 +64,16 @@ class RunningProgram(Protocol):
     def wait(self) -> object: ...
 
 
-Start = Callable[[list[str] | None, dict[str, str], list[str], int], RunningProgram]
-"""Starts a program on the standard streams of this process: its arguments, ``None`` for the loaded program; its environment;
-the paths that it may read; and how many descriptors it may open."""
+Start = Callable[[SpawnRequest, GroupCounters], RunningProgram]
+"""Starts a program on the standard streams of this process. One that supervises code inherits the counters, if the kernel alone
+confines."""
 
 
 def by_kernel(
     settings: Confinement,
     mounts: Sequence[tuple[str, str]],
-    main_thread: MainThread,
-    loaded: LoadedProgram | None,
+    main_thread: ForkingThread,
+    loaded: PreloadedProgram | None,
 ) -> Start:
     """Start programs that the kernel alone confines."""
     writable = [
@@ -74,18 +87,19 @@ def by_kernel(
     # the mount view shows as much of /proc as may be seen
     shown = ["/proc", *(place for _, place in mounts), *isolation.own_files()]
 
-    def start(
-        argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
-    ) -> RunningProgram:
+    def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
-            limit(resource.RLIMIT_NOFILE, descriptors)
-            isolation.allow_only([*readable, *shown], writable)
+            limit(resource.RLIMIT_NOFILE, _most_descriptors(request))
+            isolation.allow_only([*request.readable, *shown], writable)
             os.chdir(settings.workspace)
 
-        if argv is not None:
-            return start_fork(confine, argv, env)
+        environment, inherited = request.env, counters.descriptors if request.supervises else ()
+        if request.supervises:
+            environment |= counters.handed()
+        if request.argv is not None:
+            return _start_fork(confine, request.argv, environment, inherited)
         assert loaded is not None, "it is requested only if there is one"
-        return _start_loaded(confine, main_thread, loaded, env)
+        return _start_loaded(confine, main_thread, loaded, environment, inherited)
 
     return start
 
@@ -97,7 +111,7 @@ def by_sandlock(
     *,
     limit_memory: bool,
 ) -> Start:
-    """Start programs with sandlock. ``mounts`` are those of the namespaces; ``None`` if there are none."""
+    """Start programs with sandlock. ``mounts`` are in the namespaces; ``None`` without namespaces."""
     writable = [settings.workspace, settings.private, os.devnull]
     denied = [*_UNCOUNTED_MEMORY_CALLS]
     shown = [place for _, place in mounts or ()]
@@ -107,23 +121,21 @@ def by_sandlock(
         shown += isolation.own_files()
         writable += [SHARED_MEMORY, *isolation.own_temporary(settings), *isolation.own_terminals()]
 
-    def start(
-        argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
-    ) -> RunningProgram:
-        assert argv is not None, _NOT_BY_KERNEL
+    def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
+        assert request.argv is not None, _NOT_BY_KERNEL
         return sandlock.Sandbox(
-            fs_readable=[*readable, *shown],
-            fs_denied=list(_private_to_the_next()) if "/proc" in readable else [_NOBODYS],
+            fs_readable=[*request.readable, *shown],
+            fs_denied=list(_private_to_the_next()) if "/proc" in request.readable else [_NOBODYS],
             fs_writable=writable,
             clean_env=True,
-            env=env,
+            env=request.env,
             cwd=settings.workspace,
             max_memory=f"{settings.memory_mib}M" if limit_memory else None,
             max_processes=settings.pids,
-            max_open_files=descriptors,
+            max_open_files=_most_descriptors(request),
             extra_deny_syscalls=denied,
             allow_degraded=list(sandlock.Protection),
-        ).popen(argv)
+        ).popen(request.argv)
 
     return start
 
@@ -142,16 +154,19 @@ def plain(settings: Confinement, *, limit_memory: bool) -> Start:
     if limit_memory:
         limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
 
-    def start(
-        argv: list[str] | None, env: dict[str, str], readable: list[str], descriptors: int
-    ) -> RunningProgram:
-        assert argv is not None, _NOT_BY_KERNEL
-        return subprocess.Popen(argv, env=env, cwd=settings.workspace, start_new_session=True)
+    def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
+        assert request.argv is not None, _NOT_BY_KERNEL
+        return subprocess.Popen(request.argv, env=request.env, cwd=settings.workspace, start_new_session=True)
 
     return start
 
 
-class ForkedProgram(NamedTuple):
+def _most_descriptors(request: SpawnRequest) -> int:
+    # a program that supervises code has to be able to do what code cannot do any more
+    return OWN_DESCRIPTORS if request.supervises else CODE_DESCRIPTORS
+
+
+class _ForkedProgram(NamedTuple):
     """A program that was started as a fork of this process."""
 
     pid: int
@@ -161,17 +176,22 @@ class ForkedProgram(NamedTuple):
         os.waitpid(self.pid, 0)
 
 
-def start_fork(
-    prepare: Callable[[], None], argv: Sequence[str], environment: Mapping[str, str]
-) -> ForkedProgram:
-    """Start a program with the standard streams of this process, and no other descriptors.
+def _start_fork(
+    prepare: Callable[[], None],
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    inherited: Sequence[int],
+) -> _ForkedProgram:
+    """Start a program with the standard streams of this process, and no other descriptors than those ``inherited``.
 
     ``prepare`` is called first in its process. Raises an ``OSError`` if that does, or the program cannot be started.
     """
     with _Birth() as birth:
         if (pid := os.fork()) == 0:
             try:
-                birth.enter_child(prepare)
+                birth.enter_child(prepare, *inherited)
+                for fd in inherited:
+                    os.set_inheritable(fd, True)
                 # Python ignores it, and a program would inherit that
                 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
                 os.execvpe(argv[0], [*argv], environment)
@@ -184,15 +204,16 @@ def start_fork(
 
 def _start_loaded(
     prepare: Callable[[], None],
-    main_thread: MainThread,
-    program: LoadedProgram,
+    main_thread: ForkingThread,
+    program: PreloadedProgram,
     environment: Mapping[str, str],
-) -> ForkedProgram:
-    """Like :func:`start_fork`, with a program that this process has loaded. Not to be called by the main thread."""
+    inherited: Sequence[int],
+) -> _ForkedProgram:
+    """Like :func:`_start_fork`, with a program that this process has loaded. Not to be called by the main thread."""
 
     def become() -> bool:
         try:
-            birth.enter_child(prepare, *descriptors_of_libffi())
+            birth.enter_child(prepare, *inherited, *descriptors_of_libffi())
         except OSError as error:
             birth.fail(error)
             os._exit(1)
@@ -231,7 +252,7 @@ class _Birth:
         """In the fork, report that nothing has failed."""
         os.close(self._reporting)
 
-    def wait(self, pid: int) -> ForkedProgram:
+    def wait(self, pid: int) -> _ForkedProgram:
         """Wait until the fork has become a program. Raises an ``OSError`` if it cannot."""
         with open(self._failure, "rb") as reports:
             # the start of a program closes it
@@ -239,4 +260,4 @@ class _Birth:
                 os.waitpid(pid, 0)
                 [number] = _ERRNO.unpack_from(error)
                 raise OSError(number, error[_ERRNO.size :].decode())
-        return ForkedProgram(pid)
+        return _ForkedProgram(pid)

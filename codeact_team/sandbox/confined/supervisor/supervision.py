@@ -15,7 +15,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from codeact_team.sandbox.confined.protocol import (
     Confinement,
@@ -27,26 +27,18 @@ from codeact_team.sandbox.confined.protocol import (
     encode,
 )
 from codeact_team.sandbox.confined.supervisor import isolation, starting
-from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS, OWN_TASKS
+from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS, OWN_TASKS, ControlGroup
 from codeact_team.sandbox.system import filters, kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
 from codeact_team.sandbox.system.kernel import (
-    CODE_DESCRIPTORS,
     KILLED_SECOND,
     LOCKED_BYTES,
     MIB,
-    OWN_DESCRIPTORS,
     PENDING_SIGNALS,
     OomScore,
     limit,
 )
 from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
-
-if TYPE_CHECKING:
-    from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
-    from codeact_team.sandbox.confined.supervisor.fork_server import MainThread
-    from codeact_team.sandbox.confined.supervisor.starting import RunningProgram, Start
-    from codeact_team.sandbox.confined.supervisor.template import Capabilities
 
 _SPAWN_DESCRIPTORS = 3
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -57,16 +49,34 @@ BOUNDING = {"memory", "pids"}
 """The controllers without which the kernel cannot limit what programs of root use."""
 
 
-class Programs:
+class Capabilities(NamedTuple):
+    """The means of this machine to confine the code of one sandbox.
+
+    Attributes:
+        group: Its control group, on Linux.
+        no_namespaces: The reason if namespaces are not available; ``None`` if they are.
+        sandlock: The module, or the reason if it cannot be used; ``None`` if the kernel alone confines.
+        program: The program that the zygote has loaded, if any.
+    """
+
+    group: ControlGroup | None
+    no_namespaces: str | None
+    sandlock: Any
+    program: starting.PreloadedProgram | None
+
+
+class _Programs:
     """Starts programs, one at a time, in the context ``starting``, and ends each with everything that it has forked."""
 
-    def __init__(self, start: Start, starting: AbstractContextManager[None], counters: GroupCounters) -> None:
+    def __init__(
+        self, start: starting.Start, starting: AbstractContextManager[None], counters: GroupCounters
+    ) -> None:
         self._start = start
         self._starting = starting
         self._counters = counters
         self._before = ProgramEnd(0)
         self._processes = ProcessTree(can_scan=True)
-        self._program: RunningProgram | None = None
+        self._program: starting.RunningProgram | None = None
         self._leader = 0
         self._status = -1
         self.child_ended, _ = notice_ended_children()
@@ -77,9 +87,7 @@ class Programs:
         self._before = self._count(0)
         try:
             with _standard_streams(stdin, output), self._starting:
-                # a program that supervises code has to be able to do what code cannot do any more
-                most = OWN_DESCRIPTORS if request.supervises else CODE_DESCRIPTORS
-                self._program = self._start(request.argv, request.env, request.readable, most)
+                self._program = self._start(request, self._counters)
             assert self._program.pid is not None
             self._leader = self._program.pid
             self._processes.add(self._leader)
@@ -115,7 +123,7 @@ class Programs:
             self.signal(signal.SIGKILL)
             self._end(self._program)
 
-    def _end(self, program: RunningProgram) -> None:
+    def _end(self, program: starting.RunningProgram) -> None:
         # also ends sandlock's supervision, without which nothing left inside can fork any more
         program.wait()
         while not self._processes.end_all():
@@ -145,7 +153,7 @@ class Programs:
 
 @contextmanager
 def _standard_streams(stdin: int, output: int) -> Generator[None]:
-    """Within it, the standard streams of this process are those of the program to start."""
+    """Within it, this process has the standard streams of the program to start."""
     for target, fd in enumerate((stdin, output, output)):
         os.dup2(fd, target)
     try:
@@ -162,7 +170,7 @@ def close_standard_streams() -> None:
     os.close(null)
 
 
-def _ended_child(program: RunningProgram) -> tuple[int, int] | None:
+def _ended_child(program: starting.RunningProgram) -> tuple[int, int] | None:
     """A child that has ended and was not reaped, with its exit code; 128 + n for signal n."""
     if sys.platform != "linux":
         # orphans of others do not come to us there, and waitid comes with Python 3.13
@@ -176,8 +184,8 @@ def _ended_child(program: RunningProgram) -> tuple[int, int] | None:
 
 
 def _harden(
-    settings: Confinement, capabilities: Capabilities, main_thread: MainThread, birth: int
-) -> tuple[Programs, dict[str, str | None]]:
+    settings: Confinement, capabilities: Capabilities, main_thread: starting.ForkingThread, birth: int
+) -> tuple[_Programs, dict[str, str | None]]:
     """Give up everything that this process does not need, and that its programs must not have.
 
     Returns who starts programs, and for each mechanism why it is not available, or ``None``.
@@ -198,7 +206,7 @@ def _harden(
     if (group := capabilities.group) is None:
         _report_birth(birth)
         start = starting.plain(settings, limit_memory=False)
-        return Programs(start, OomScore(), GroupCounters()), {"sandlock": no_sandlock}
+        return _Programs(start, OomScore(), GroupCounters()), {"sandlock": no_sandlock}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if capabilities.no_namespaces is None:
         user = isolation.user_for_root()
@@ -225,7 +233,7 @@ def _harden(
         "seccomp": _try_filter(rules),
     }
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
-    return Programs(start, oom_score, group.counters), reasons
+    return _Programs(start, oom_score, group.counters), reasons
 
 
 def _report_birth(birth: int) -> None:
@@ -234,8 +242,11 @@ def _report_birth(birth: int) -> None:
 
 
 def _confinement(
-    settings: Confinement, group: ControlGroup, capabilities: Capabilities, main_thread: MainThread
-) -> tuple[Sequence[filters.Rule], Start]:
+    settings: Confinement,
+    group: ControlGroup,
+    capabilities: Capabilities,
+    main_thread: starting.ForkingThread,
+) -> tuple[Sequence[filters.Rule], starting.Start]:
     """The system calls to refuse, and how to start programs."""
     limit_memory = "memory" in group.missing
     if capabilities.sandlock is None:
@@ -262,7 +273,7 @@ def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
     return None
 
 
-def _serve(control: socket.socket, messages: MessageSocket, host: int | None, programs: Programs) -> None:
+def _serve(control: socket.socket, messages: MessageSocket, host: int | None, programs: _Programs) -> None:
     """Do what the host requests until it goes away."""
     with selectors.DefaultSelector() as selector:
         for fd in (control, programs.child_ended, *(() if host is None else (host,))):
@@ -286,7 +297,7 @@ def supervise(
     control: socket.socket,
     settings: Confinement,
     capabilities: Capabilities,
-    main_thread: MainThread,
+    main_thread: starting.ForkingThread,
     *,
     host: int | None,
     birth: int,

@@ -34,7 +34,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.came: bool = False
         """Whether the present or last block was sent a SIGINT."""
         self.on_stop: Callable[[int], None] | None = None
         """Called with the id of each thread that the block has started and that has to end."""

@@ -1,4 +1,4 @@
-"""What the interpreter shares with its supervisor: pipes for frames, and the standard streams.
+"""The interpreter's ends of what it shares with its supervisor: pipes for frames, and the standard streams.
 
 Code may close, replace or redirect any of them.
 """
@@ -19,7 +19,7 @@ from codeact_team.session.protocol import ANSWERS, FROM_INTERPRETER, KIB, TO_INT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from codeact_team.session.protocol import Kind
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _PIPE_BYTES = 64 * KIB
 _STDIN, _STDOUT, _STDERR = range(3)
 
-encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-decode = json.JSONDecoder().decode
+encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+decode: Callable[[str], Any] = json.JSONDecoder().decode
 
 
-class Descriptor:
+class _Descriptor:
     """Recognizes whether a descriptor still refers to the open file that it refers to now.
 
     The open file is marked with an owner, which matters only for signals that are never requested. Its inode would be a
@@ -67,7 +67,7 @@ class Channel:
     """
 
     def __init__(self, commands: int, reports: int, answers: int) -> None:
-        self.descriptors = (commands, reports, answers)
+        self.descriptors: tuple[int, int, int] = (commands, reports, answers)
         self._supervisor = os.getppid()
         self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
         self.begin()
@@ -78,9 +78,9 @@ class Channel:
             os.set_inheritable(fd, False)
         commands, reports, answers = self.descriptors
         # a pipe in another one's place has another owner, or cannot be read or written, which is an error as well
-        self._commands = Descriptor(commands, self._supervisor)
-        self._reports = Descriptor(reports, self._supervisor)
-        self.answering = Descriptor(answers, os.getpid())
+        self._commands = _Descriptor(commands, self._supervisor)
+        self._reports = _Descriptor(reports, self._supervisor)
+        self.answering: _Descriptor = _Descriptor(answers, os.getpid())
         self._frames = FrameReader(TO_INTERPRETER)
         self._arrived: deque[tuple[int, bytes]] = deque()
 
@@ -109,7 +109,7 @@ class Channel:
 
 
 def room(kind: Kind) -> int:
-    """How many bytes a frame of this kind can hold beside the token."""
+    """Return the most bytes of a frame of this kind beside the token."""
     return FROM_INTERPRETER[kind] - TOKEN_BYTES
 
 
@@ -132,7 +132,7 @@ class Streams:
         # with different owners, so that a copy of one in the place of the other is noticed
         owners = {_STDIN: self._supervisor, _STDOUT: os.getpid(), _STDERR: os.getpid()}
         self._descriptors = [
-            (Descriptor(fd, owner), Descriptor(self._copies[fd], owner)) for fd, owner in owners.items()
+            (_Descriptor(fd, owner), _Descriptor(self._copies[fd], owner)) for fd, owner in owners.items()
         ]
 
     def begin(self, output: int) -> None:

@@ -1,4 +1,4 @@
-"""Forks the interpreter between two blocks, and seals one that only serves as fork template. Linux only."""
+"""Forks the interpreter between two blocks, and seals one as zygote, which only forks. Linux only."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Forks:
         """The forks of this process that were not reaped."""
         # one, if a thread has become this process
         self._lost_threads = count_threads()
-        """How many threads Python counts here that exist only in the process that this is a fork of."""
+        """The number of threads that Python counts here though they exist only in the process that this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:
-        """Serve only as fork template from now on; see :attr:`Kind.SEAL`. Returns why that is impossible, or ``None``."""
+        """Serve only as zygote from now on; see :attr:`Kind.SEAL`. Returns why that is impossible, or ``None``."""
         try:
             if request["has_domain"]:
                 (self._domain,) = self._receive_descriptors(1)
@@ -137,7 +137,7 @@ class Forks:
         return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
 
     def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
-        """Why a fork would not be a true copy of this process, as a message for the author of the code."""
+        """Return the reason for which a fork would be no true copy, for the author of the code; ``None`` if it would be."""
         try:
             return (
                 self._close_loop()
@@ -275,7 +275,7 @@ def _kept_random_numbers() -> Callable[[], None]:
 
 
 def _reseed() -> None:
-    """Reseed the default random generator of numpy; that of ``random`` reseeds itself in a fork."""
+    """Reseed the default random generator of numpy. The generator of ``random`` reseeds itself in a fork."""
     if numpy := sys.modules.get("numpy.random"):
         # the code may have put anything there
         with suppress(Exception):

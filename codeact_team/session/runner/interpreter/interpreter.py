@@ -46,7 +46,7 @@ _TOOLS, _FORKING = f"{_PACKAGE}.tools_module", f"{_PACKAGE}.forking"
 _display = sys.displayhook
 
 
-class Interpreter:
+class _Interpreter:
     """Runs the blocks that arrive through ``channel``, one after the other."""
 
     def __init__(self, channel: Channel, control: int, load: Callable[[str], Any]) -> None:
@@ -74,6 +74,8 @@ class Interpreter:
         sys.displayhook = self._displayhook
         self._figures = ShownFigures()
         self._files = OpenFiles()
+        self._home = ""
+        """The directory of its session."""
         # no object that exists now will ever be garbage
         gc.freeze()
 
@@ -93,12 +95,16 @@ class Interpreter:
                 self._fork_or_seal(kind, token, decode(payload.decode()))
                 continue
             if kind is Kind.FINISH:
-                return self._finish()
+                return self._finish(token)
             if kind is Kind.MOVE:
+                moved = decode(payload.decode())
+                self._home = moved["to"]
                 # the code may have removed the directory
                 with suppress(OSError):
-                    self._load(_FORKING).change_directory(**decode(payload.decode()))
+                    self._load(_FORKING).change_directory(**moved)
                 continue
+            if not self._home:
+                self._home = os.getcwd()
             _, number = RUN_HEAD.unpack_from(payload)
             name = f"<block {number}>"
             code = payload[RUN_HEAD.size :].decode()
@@ -115,9 +121,11 @@ class Interpreter:
             self._streams.restore()
         return False
 
-    def _finish(self) -> bool:
+    def _finish(self, token: bytes) -> bool:
         leaves_files = self._files.flush()
         if leaves_files:
+            report = {"left_open": self._files.left_open(self._home)}
+            self._channel.send(Kind.REPORT, token, b"\0" + _encoded(report))
             threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
         if leaves_files:
@@ -260,7 +268,7 @@ def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> N
         LibraryFinder().install()
         channel = Channel(*pipes)
         prepare_user_site()
-        is_to_end_in_order = Interpreter(channel, control, load).serve()
+        is_to_end_in_order = _Interpreter(channel, control, load).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE
         with suppress(OSError):

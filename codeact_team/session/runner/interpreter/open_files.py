@@ -14,6 +14,8 @@ from fcntl import F_GETFL, fcntl
 from select import POLLNVAL, poll
 from stat import S_ISREG
 
+from codeact_team.session.protocol import MAX_LEFT_OPEN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -30,7 +32,7 @@ class OpenFiles:
         self._range = range(3, 3)
         self._look_at(_FEW)
         self._known: dict[int, ref[Any]] = {}
-        """What each descriptor belonged to last."""
+        """The file object to which each descriptor belonged last."""
 
     def flush(self) -> bool:
         """Write what is buffered. What cannot be written is told when the code writes more, or closes the file.
@@ -52,6 +54,17 @@ class OpenFiles:
                 with suppress(OSError, ValueError):
                     file.flush()
         return bool(written)
+
+    def left_open(self, below: str) -> list[str]:
+        """The first files below a directory that are open for writing, by their paths in it. After a :meth:`flush`."""
+        closed, found = self._closed(), set[str]()
+        for fd in self._range:
+            if len(found) < MAX_LEFT_OPEN and fd not in closed and is_written(fd):
+                with suppress(OSError):
+                    path = os.readlink(f"/proc/self/fd/{fd}")
+                    if path.startswith(f"{below}/") and os.fstat(fd).st_nlink:
+                        found.add(path[len(below) + 1 :])
+        return sorted(found)
 
     def _look_at(self, most: int) -> None:
         for fd in range(self._range.stop, most):

@@ -165,7 +165,7 @@ class Calls:
 
     def _is_left_behind(self) -> bool:
         """Whether this thread still does the work that it did when a block ended."""
-        # its id may be that of an earlier thread that has ended since
+        # an earlier thread that has ended since may have had the same id
         left = self._left_behind.get(get_ident())
         if left is None:
             return False

@@ -1,4 +1,4 @@
-"""What a block leaves behind for the agent: its final answer, the names it has bound, and its artifacts."""
+"""Reports of a block for the agent: its final answer, the names it has bound, and its artifacts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-MAX_ANSWER = 100_000
+_MAX_ANSWER = 100_000
 """Characters of an answer; the middle of a longer one is left out."""
 
 _SHORT_ANSWER = 40_000
@@ -37,7 +37,7 @@ _NOT_JSON = "JSON has dicts, lists, strings, finite numbers, booleans and None o
 
 
 class FinalAnswer:
-    """What the running block has called ``final_answer`` with."""
+    """The argument of the running block's call of ``final_answer``."""
 
     def __init__(self) -> None:
         self.begin()
@@ -56,7 +56,7 @@ class FinalAnswer:
             return
         text, is_json, problem = _read(value)
         self._is_json, self._problem = is_json, problem
-        self._set(text, MAX_ANSWER)
+        self._set(text, _MAX_ANSWER)
 
     def shorten(self) -> None:
         """Cut it so that it fits into a report."""
@@ -67,7 +67,7 @@ class FinalAnswer:
         return {"answer": self.text, "answer_is_json": self._is_json, "answer_problem": self._problem}
 
     def _set(self, text: str, limit: int) -> None:
-        self.text = cut(text, limit)
+        self.text = _cut(text, limit)
         if len(text) > limit:
             self._is_json = False
             self._problem = self._problem or f"it has {len(text)} characters; {limit} are possible"
@@ -84,7 +84,7 @@ def _read(value: object) -> tuple[str, bool, str]:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse), True, ""
     except (TypeError, ValueError, RecursionError) as error:
-        problem = cut(str(error), _MAX_PROBLEM)
+        problem = _cut(str(error), _MAX_PROBLEM)
     return _text(value), False, problem
 
 
@@ -111,7 +111,7 @@ def _as_json(value: object) -> object:
     return str(value)
 
 
-def cut(text: str, limit: int) -> str:
+def _cut(text: str, limit: int) -> str:
     """Cut the middle out of a text with more than ``limit`` characters."""
     if len(text) <= limit:
         return text
@@ -119,8 +119,8 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} of {len(text)} characters left out]\n{text[-half:]}"
 
 
-MAX_NAMES = 20
-MAX_PREVIEW = 80
+_MAX_NAMES = 20
+_MAX_PREVIEW = 80
 _MAX_WORD = 100
 _MAX_ITEMS = 10
 _MAX_DEPTH = 2
@@ -179,8 +179,8 @@ class Names:
                 bound.append(name)
         if self._newest in self._namespace:
             bound += self._later()
-        described = [_described(name, self._namespace.get(name)) for name in bound[:MAX_NAMES]]
-        return described, max(0, len(bound) - MAX_NAMES)
+        described = [_described(name, self._namespace.get(name)) for name in bound[:_MAX_NAMES]]
+        return described, max(0, len(bound) - _MAX_NAMES)
 
     def _later(self) -> list[str]:
         later: list[str] = []
@@ -245,7 +245,7 @@ def _preview(value: Any) -> str | None:
         text = name if type(name) is str else None
     elif kind in _SHOWN:
         text = _shown(value, _MAX_DEPTH)
-    return text[: MAX_PREVIEW - 1] + "…" if text and len(text) > MAX_PREVIEW else text
+    return text[: _MAX_PREVIEW - 1] + "…" if text and len(text) > _MAX_PREVIEW else text
 
 
 def _shown(value: Any, depth: int) -> str:
@@ -253,7 +253,7 @@ def _shown(value: Any, depth: int) -> str:
     if kind in _BRACKETS:
         return _shown_items(value, depth)
     if kind is str or kind is bytes:
-        return repr(value[:MAX_PREVIEW])
+        return repr(value[:_MAX_PREVIEW])
     if kind is int and value.bit_length() > _MAX_INT_BITS:
         return f"<an integer of {value.bit_length()} bits>"
     if kind in _SHOWN:

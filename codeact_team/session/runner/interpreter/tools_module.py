@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from inspect import Signature
-    from typing import Any
+    from typing import Any, ClassVar
 
     from codeact_team.session.runner.interpreter.blocks import Interrupts
     from codeact_team.session.runner.interpreter.channel import Channel
@@ -35,7 +35,7 @@ class _Text:
         return self._text
 
 
-class Parameters:
+class _Parameters:
     """The parameters of a tool: binds the arguments of a call to them, and shows them.
 
     Attributes:
@@ -139,7 +139,7 @@ class Tool:
         self.__name__ = self.__qualname__ = name
         self.__module__ = f"tools.{group}" if group else "tools"
         self.__doc__ = declaration["doc"]
-        self._parameters = Parameters(self._path, declaration)
+        self._parameters = _Parameters(self._path, declaration)
         self._head = f'"name":{encode(self._path)},"arguments":'.encode()
         self._calls = calls
 
@@ -201,10 +201,10 @@ class _Names(list[str]):
 class Tools:
     """The module ``tools`` and its submodules; ``namespace`` are the globals of the code."""
 
-    is_denial = staticmethod(is_denial)
+    is_denial: ClassVar[staticmethod[[BaseException], bool]] = staticmethod(is_denial)
 
     def __init__(self, channel: Channel, interrupts: Interrupts, namespace: dict[str, Any]) -> None:
-        self.calls = Calls(channel, interrupts)
+        self.calls: Calls = Calls(channel, interrupts)
         self._namespace = namespace
         self._modules: dict[str, ModuleType] = {}
         self._contents: dict[str, dict[str, Any]] = {}

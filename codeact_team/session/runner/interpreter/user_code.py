@@ -1,4 +1,4 @@
-"""Tells the user's code from that of libraries and of the runner: in stack frames, tracebacks and imports."""
+"""Tells the user's code from libraries and the runner: in stack frames, tracebacks and imports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _interruptible: set[CodeType] = set()
 _interruptible_files: set[str] = set()
 
 
-def is_users(filename: str) -> bool:
+def _is_users(filename: str) -> bool:
     """Whether code of this file is the user's, and not the runner's or a library's."""
     return not filename.startswith(_NOT_THE_USERS) and not any(part in filename for part in _INSTALLED)
 
@@ -43,7 +43,7 @@ def is_users(filename: str) -> bool:
 def runs_users(frame: FrameType | None, base: CodeType | None = None) -> bool:
     """Whether user code runs in ``frame``, or in one of its callers up to ``base``."""
     while frame is not None and frame.f_code is not base:
-        if is_users(frame.f_code.co_filename):
+        if _is_users(frame.f_code.co_filename):
             return True
         frame = frame.f_back
     return False
@@ -68,7 +68,7 @@ def can_interrupt(code: CodeType) -> bool:
 
 
 _MAX_ENTRIES = 20
-"""How many entries of one stack are shown, from both its ends."""
+"""The most entries of one stack that are shown, from both its ends."""
 
 
 class _Short:
@@ -96,7 +96,7 @@ def formatted(error: BaseException) -> str:
             _add_line(error)
         summary = TracebackException(type(error), error, error.__traceback__, compact=True)
         for part in _parts(summary):
-            part.stack[:] = [frame for frame in part.stack if is_users(frame.filename)]
+            part.stack[:] = [frame for frame in part.stack if _is_users(frame.filename)]
             part.stack = _Short(part.stack)  # pyright: ignore[reportAttributeAccessIssue]
         return "".join(summary.format())
     except BaseException as second:
@@ -135,7 +135,7 @@ def _parts(summary: TracebackException) -> Iterator[TracebackException]:
             waiting += (part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ()))
 
 
-MAX_KEPT_BYTES = 16 * MIB
+_MAX_KEPT_BYTES = 16 * MIB
 
 # separate code before 3.12, but gone when it has run
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
@@ -166,7 +166,7 @@ class Sources:
         size = getsizeof(lines) + sum(map(getsizeof, lines))
         self._bytes += size - self._kept.pop(name, 0)
         self._kept[name] = size
-        while self._bytes > MAX_KEPT_BYTES:
+        while self._bytes > _MAX_KEPT_BYTES:
             oldest = next(iter(self._kept))
             self._bytes -= self._kept.pop(oldest)
             linecache.cache.pop(oldest, None)
@@ -219,4 +219,4 @@ def _user_imports() -> bool:
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_filename.startswith(_IMPORT_SYSTEM):
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code.co_filename)
+    return frame is not None and _is_users(frame.f_code.co_filename)

@@ -53,7 +53,7 @@ class Guard:
         self._shield: bytes | None = None
         self._separating: int | None = None
         """The ruleset of a domain from which no process outside it can be signalled."""
-        self.can_shield = False
+        self.can_shield: bool = False
         if sys.platform != "linux":
             self.unguarded: str | None = (
                 "code can read and signal its supervisor: only Linux can keep it from that"
@@ -74,7 +74,7 @@ class Guard:
                 unreachable = unreachable or scope != 0
         self.can_shield = unreadable and is_filtered
         acts = [act for act, prevented in (("read", unreadable), ("signal", unreachable)) if not prevented]
-        self.unguarded = (
+        self.unguarded: str | None = (
             f"code can {' and '.join(acts)} its supervisor: the kernel, or what surrounds the sandbox, offers no"
             " way to keep it from that"
             if acts
@@ -108,7 +108,7 @@ class Guard:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a keeper needs to guard others."""
+        """The descriptors that a keeper needs to guard others."""
         return [one for one in (self.ruleset, self._separating) if one is not None]
 
     def enter_keeper(self) -> None:

@@ -58,9 +58,21 @@ from codeact_team.session.runner.supervisor.streams import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from typing import Protocol
 
     from codeact_team.sandbox.system.process_tree import ProcessInfo
-    from codeact_team.session.runner.supervisor.session import SupervisedSession
+
+    Sources = dict[str, tuple[str, bool, str | bytes]]
+
+    class Session(Protocol):
+        """A session, as the others see it."""
+
+        @property
+        def interpreter(self) -> InterpreterProcess | None: ...
+
+        @property
+        def shell_sessions(self) -> set[int]: ...
+
 
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
 INTERPRETER = f"{_RUNNER}.interpreter.interpreter"
@@ -91,7 +103,7 @@ class Born(BaseException):
 
 
 class Context:
-    """What the sessions in one sandbox share.
+    """State that the sessions in one sandbox share.
 
     Attributes:
         sources: The modules of the runner.
@@ -104,7 +116,7 @@ class Context:
     """
 
     def __init__(
-        self, loop: PollLoop, sources: dict[str, tuple[str, bool, str | bytes]], *, is_plain: bool
+        self, loop: PollLoop, sources: Sources, sessions: Mapping[int, Session], *, is_plain: bool
     ) -> None:
         if not sys.executable:
             raise OSError("this Python does not know its own path")
@@ -112,14 +124,14 @@ class Context:
         self.sources = sources
         self.is_plain = is_plain
         self._oom_score = OomScore()
-        self.guard = Guard()
-        self.processes = ProcessTree()
+        self.guard: Guard = Guard()
+        self.processes: ProcessTree = ProcessTree()
         self.zygote: InterpreterProcess | None = None
-        self.sessions: dict[int, SupervisedSession] = {}
-        self.keeps_zygote = self.guard.can_shield and self.processes.can_list
-        self.is_touched = False
+        self.sessions = sessions
+        self.keeps_zygote: bool = self.guard.can_shield and self.processes.can_list
+        self.is_touched: bool = False
         self.keepers: set[int] = set()
-        self.usage = Usage(lambda: self.interpreters)
+        self.usage: Usage = Usage(lambda: self.interpreters)
 
     @property
     def interpreters(self) -> list[int]:
@@ -140,7 +152,7 @@ class Context:
         """Whether the interpreter that has started a process is gone, and no shell has started it."""
         if process.ancestor in self.interpreters or process.ancestor in self.keepers:
             return False
-        return all(process.session not in session.shells.sessions for session in self.sessions.values())
+        return all(process.session not in session.shell_sessions for session in self.sessions.values())
 
     def start(
         self,
@@ -176,7 +188,7 @@ class Context:
         self.is_touched = True
         for session in self.sessions.values():
             if session.interpreter is not None:
-                session.interpreter.is_pristine = False
+                session.interpreter.is_sealable = False
 
     def fork(self) -> int:
         """Fork this process. Returns the process id of the child; 0 in the child. Raises an ``OSError``."""
@@ -240,14 +252,14 @@ class InterpreterProcess:
     enough descriptors.
 
     Attributes:
-        pid: Its process id, and that of its group and session; 0 until it is known.
+        pid: Its process id, and the id of its group and session; 0 until it is known.
         reports: Where its frames are read.
         commands: Where commands are written to it.
         answers: Where the answers to its calls are written.
         control: Where a fork reports that it lives.
         watching: Becomes readable when it ends, if it is no child of this process; otherwise ``None``.
         was_used: Whether it was given a block.
-        is_pristine: Whether it has run nothing but setups, and can still be sealed.
+        is_sealable: Whether it has run nothing but setups, and can still be sealed.
         setups: The setups that it has run.
     """
 
@@ -262,26 +274,28 @@ class InterpreterProcess:
             for fd in opened:
                 os.close(fd)
             raise
+        self.reports: int
         self._output, theirs, commands, listening, answers, self.reports, writer = opened
         self._theirs = (theirs, writer, listening, control.detach())
-        self.commands, self.answers = PipeWriter(commands), PipeWriter(answers)
+        self.commands: PipeWriter = PipeWriter(commands)
+        self.answers: PipeWriter = PipeWriter(answers)
         os.set_blocking(self.reports, False)
-        self.control = self._control.fileno()
-        self.pid = 0
+        self.control: int = self._control.fileno()
+        self.pid: int = 0
         self.watching: int | None = None
-        self.was_used = False
-        self.is_pristine = False
+        self.was_used: bool = False
+        self.is_sealable: bool = False
         self.setups: set[bytes] = set()
         self._tools: bytes | None = None
         self._frames = FrameReader(FROM_INTERPRETER)
         self._size_of_last = 0
 
-    def start(self, context: Context, *, is_pristine: bool) -> None:
+    def start(self, context: Context, *, is_sealable: bool) -> None:
         """Start it as a program, or as a fork of this process.
 
         Raises an ``OSError`` if it cannot be started; it is closed then; a :class:`Born` in the fork.
         """
-        self.is_pristine = is_pristine
+        self.is_sealable = is_sealable
         arguments = [*map(str, self._theirs)]
         argv, payload = None, b""
         if not context.is_plain:
@@ -326,7 +340,7 @@ class InterpreterProcess:
         send_with_descriptors(self._control, BORN, fds, MSG_DONTWAIT)
 
     def receive_birth(self) -> tuple[int, str]:
-        """What a fork reports: its process id, as the kernel says it, and what keeps it from living, if anything does."""
+        """Read a fork's report: its process id, as the kernel says it, and the reason if it cannot live, else empty."""
         data, descriptors, sender = receive_with_descriptors(self._control, 4096, MSG_DONTWAIT)
         for fd in descriptors:
             os.close(fd)

@@ -19,7 +19,8 @@ from contextlib import suppress
 from codeact_team.sandbox.system.framing import receive_with_descriptors, send_with_descriptors
 from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS, adopt_orphans, close_descriptors, limit
 from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
-from codeact_team.session.protocol import KIB, KILL_TREE
+from codeact_team.session.protocol import KIB, KILL_TREE, Obstacle
+from codeact_team.session.runner.supervisor import code_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
     from codeact_team.session.runner.supervisor.guard import Guard
 
     Task = tuple[dict[str, Any], Sequence[int]]
-    """A request, see ``Kind.START``, and the standard streams of the process."""
+    """A request, see ``Kind.START``, with the bytes of its file as ``code``, and the standard streams of the process."""
 
-REPORT = struct.Struct("=Bi??")
-"""A report of a keeper: its kind, a number, and two facts."""
-STARTED, NOT_STARTED, ENDED, FREE = range(4)
+REPORT = struct.Struct("=Bi?Bq")
+"""A report of a keeper: its kind, and four values that depend on that."""
+STARTED, NOT_STARTED, ENDED, _FREE = range(4)
 """The process runs, and whether its keeper can take another task when nothing of it is left; or an ``errno``, the same, and
-whether that is about its directory; or its status as :func:`os.waitpid` returns it, whether its time was over, and whether
-something that it has started still runs; or nothing of it is left."""
+what that is :class:`Obstacle`; or its status as :func:`os.waitpid` returns it, whether its time was over, whether something that
+it has started still runs, and the microseconds of a processor that it has used with what it has started and is gone; or
+nothing of it is left."""
 
 _FIRST = 3
 _MOST_HANDED = 64 * KIB
@@ -97,6 +99,7 @@ class _Keeper:
         self._is_apart = False
         self._leader = 0
         self._runs_out = self._leaves = False
+        self._used_before = 0
         self._deadline: float | None = None
         self._poll = select.poll()
         for fd in (control.fileno(), self._child_ended):
@@ -143,20 +146,25 @@ class _Keeper:
                 self._end_all()
                 self._note_end(timed_out=True)
         if self._leaves:
-            self._report(FREE)
+            self._report(_FREE)
 
     def _start(self, request: dict[str, Any], streams: Sequence[int]) -> bool:
-        is_about_directory = False
+        about, self._used_before = Obstacle.DIRECTORY, _used_by_children()
         try:
             if self._home is not None:
                 os.fchdir(self._home)
             if request["cwd"] is not None:
-                is_about_directory = True
                 os.chdir(request["cwd"])
-                is_about_directory = False
+            about = Obstacle.CODE_FILE
+            if request["code_file"] is not None:
+                path, private, is_python = request["code_file"]
+                code_files.write(path, private, request["code"])
+                if is_python:
+                    request["env"] |= code_files.without_user_packages()
+            about = Obstacle.PROGRAM
             self._leader = self._spawn(request, streams)
         except OSError as error:
-            self._report(NOT_STARTED, error.errno or 0, self._can_keep_another(request), is_about_directory)
+            self._report(NOT_STARTED, error.errno or 0, self._can_keep_another(request), about)
         finally:
             for fd in {*streams}:
                 os.close(fd)
@@ -201,10 +209,12 @@ class _Keeper:
                 else:
                     del os.environ[name]
 
-    def _report(self, kind: int, number: int = 0, first: bool = False, second: bool = False) -> None:
+    def _report(
+        self, kind: int, number: int = 0, first: bool = False, second: int = 0, used: int = 0
+    ) -> None:
         # the supervisor may have ended, which shows when this reads next
         with suppress(OSError):
-            self._control.send(REPORT.pack(kind, number, first, second))
+            self._control.send(REPORT.pack(kind, number, first, second, used))
 
     def _time_left(self) -> float | None:
         """Milliseconds."""
@@ -240,10 +250,16 @@ class _Keeper:
         if self._runs_out:
             self._end_all()
         self._leaves = self._has_left()
-        self._report(ENDED, status, timed_out, self._leaves)
+        self._report(ENDED, status, timed_out, self._leaves, _used_by_children() - self._used_before)
 
     def _has_left(self) -> bool:
         """Whether something that the process has started still runs."""
         # not by a list: what a process that ends hands over may be in none for a moment
         self._processes.reap()
         return self._processes.has_children
+
+
+def _used_by_children() -> int:
+    """Microseconds of a processor that all children which have ended have used, with theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round((used.ru_utime + used.ru_stime) * 1_000_000)

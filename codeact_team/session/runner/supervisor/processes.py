@@ -21,17 +21,19 @@ from functools import partial
 
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import (
-    EXIT_HEAD,
+    KIB,
     KILL_TREE,
     MAX_PROCESSES,
     MAX_PROGRESS_BYTES,
     PROCESS_HEAD,
-    PROGRESS_HEAD,
-    UNKNOWN,
+    ExitedFrame,
     Kind,
+    Obstacle,
+    ProgressFrame,
     Wait,
 )
 from codeact_team.session.runner.supervisor.keeper import ENDED, NOT_STARTED, REPORT, STARTED, hand, keep
+from codeact_team.session.runner.supervisor.results import difference
 from codeact_team.session.runner.supervisor.streams import PipeWriter, make_pipe, read_available
 from codeact_team.session.runner.supervisor.terminals import open_terminal
 
@@ -47,16 +49,19 @@ if TYPE_CHECKING:
 
 REQUESTS = frozenset((Kind.START, Kind.INPUT, Kind.SIGNAL, Kind.RESIZE, Kind.READ, Kind.POLL, Kind.CLOSE))
 _KILLED = -9
+_LITTLE, _MOMENT = 4 * KIB, 0.003
+"""So few bytes are told so many seconds later where nobody answers them: a short program has ended by then, and one message is
+faster than two."""
 _GRACE = 2.0
 """Seconds by which a keeper may be late to end what it keeps."""
 _MOST_FREE = 4
-"""How many keepers wait for the next process."""
+"""The most keepers that wait for the next process."""
 _SIZE = struct.Struct("=HHHH")
 _END_OF_INPUT = b"\4"
-"""What a terminal takes for the end of the input."""
+"""The byte that a terminal takes for the end of the input."""
 
 
-class UnreadOutput:
+class _UnreadOutput:
     """Output of a process to one stream that was not read yet.
 
     Args:
@@ -126,8 +131,8 @@ class UnreadOutput:
             if self.size + self.dropped == before:
                 break
 
-    def take(self, most: int) -> bytes:
-        """Hand over the oldest bytes."""
+    def pop(self, most: int) -> bytes:
+        """Remove and return the oldest bytes, at most so many."""
         taken = bytearray()
         while self._pieces and len(taken) < most:
             piece = self._pieces.popleft()
@@ -140,7 +145,7 @@ class UnreadOutput:
         return bytes(taken)
 
     def take_dropped(self) -> int:
-        """How many bytes were dropped since the last call."""
+        """Return the number of bytes that were dropped since the last call."""
         dropped, self.dropped = self.dropped, 0
         return dropped
 
@@ -151,7 +156,7 @@ class UnreadOutput:
             os.close(self._fd)
 
 
-class HostedProcess:
+class _HostedProcess:
     """A process of the host's, as its supervisor sees it.
 
     Attributes:
@@ -161,7 +166,7 @@ class HostedProcess:
     def __init__(
         self,
         context: Context,
-        keepers: Keepers,
+        keepers: _Keepers,
         number: int,
         request: dict[str, Any],
         send: Callable[[bytes], None],
@@ -183,6 +188,7 @@ class HostedProcess:
         self._is_over = False
         self._can_keep_another = False
         self._timed_out = False
+        self._is_delayed = False
         self._held = b""
         """A frame that is sent with the next one."""
         with ExitStack() as opened, ExitStack() as theirs:
@@ -198,8 +204,8 @@ class HostedProcess:
         """Open the standard streams of the process. Returns its own ends."""
         # of what runs out nothing is dropped here, and the host asks as soon as so much has come
         loop, limit = self._context.loop, MAX_PROGRESS_BYTES if self._runs_out else int(request["limit"])
-        listen = partial(UnreadOutput, loop, limit=limit, waits=self._runs_out, changed=self._answer)
-        self.outputs: list[UnreadOutput] = []
+        listen = partial(_UnreadOutput, loop, limit=limit, waits=self._runs_out, changed=self._answer)
+        self.outputs: list[_UnreadOutput] = []
         ours.callback(self.close)
         if (terminal := request["terminal"]) is not None:
             master, slave = open_terminal()
@@ -225,7 +231,7 @@ class HostedProcess:
 
     # requests
 
-    def take(self, kind: int, payload: bytes) -> None:
+    def handle(self, kind: int, payload: bytes) -> None:
         if kind == Kind.INPUT:
             self._write(payload)
         elif kind == Kind.SIGNAL:
@@ -299,7 +305,7 @@ class HostedProcess:
             if self.keeper:
                 self._context.loop.forget(self._control.fileno())
             return False
-        what, number, first, second = REPORT.unpack(report)
+        what, number, first, second, used = REPORT.unpack(report)
         if what in (STARTED, NOT_STARTED):
             self._can_keep_another = first
         if what == STARTED:
@@ -308,9 +314,9 @@ class HostedProcess:
                 self._send(Kind.STARTED)
             return True
         if what == NOT_STARTED:
-            self._refuse(number, is_about_directory=second)
+            self._refuse(number, about=second)
         elif what == ENDED:
-            self._end(os.waitstatus_to_exitcode(number), timed_out=first, leaves=second)
+            self._end(os.waitstatus_to_exitcode(number), used, timed_out=first, leaves=bool(second))
         if what != ENDED or not second:
             self._free()
         return True
@@ -331,34 +337,39 @@ class HostedProcess:
         if self._is_closing or not self._runs_out:
             self._send(Kind.CLOSED)
 
-    def _refuse(self, number: int, *, is_about_directory: bool = False) -> None:
+    def _refuse(self, number: int, why: str = "", *, about: int = Obstacle.PROGRAM) -> None:
         self._has_started = self._is_over = True
-        self._send(Kind.STARTED, refusal(number, is_about_directory=is_about_directory))
+        self._send(Kind.STARTED, _refusal(number, why, about))
 
-    def _end(self, code: int, *, timed_out: bool = False, leaves: bool = False) -> None:
+    def _end(
+        self, code: int, used: int | None = None, *, timed_out: bool = False, leaves: bool = False
+    ) -> None:
         self._code = code
         # what it leaves may stay
         self._context.loop.cancel(self._time_is_over)
         for output in self.outputs:
             output.read_rest()
         self._close_input()
-        counted = map(_difference, self._context.usage.counts(), self._before)
+        counted = difference(self._context.usage.counts(), self._before)
+        ended = ExitedFrame(code, timed_out, leaves, *counted, used)
         # together with the last of its output, as two messages take longer
-        self._held = frame(Kind.EXITED, self._head, EXIT_HEAD.pack(code, timed_out, leaves, *counted))
+        self._held = frame(Kind.EXITED, self._head, ended.pack())
         self._answer()
         if self._held:
             self._send_to_host(self._held)
             self._held = b""
 
-    def on_keeper_end(self) -> None:
-        """Note that its keeper has ended by itself, or was killed."""
+    def on_keeper_end(self, status: int) -> None:
+        """Note that its keeper has ended by itself, or was killed; ``status`` is as :func:`os.waitpid` returns it."""
         # its earlier reports still count
         while self._take_report():
             pass
         if not self.keeper:
             return
         if not self._has_started:
-            self._refuse(errno.EIO)
+            code = os.waitstatus_to_exitcode(status)
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+            self._refuse(errno.EIO, f"the supervisor's process that was to start it {how}")
         elif self._code is None:
             self._end(_KILLED, timed_out=self._timed_out)
         self._context.loop.forget(self._control.fileno())
@@ -372,12 +383,18 @@ class HostedProcess:
             is_time = True
         else:
             is_time = self._wait == Wait.FOR_OUTPUT and waiting > 0
+            if is_time and self._runs_out and waiting <= _LITTLE:
+                if not self._is_delayed:
+                    self._is_delayed = True
+                    self._context.loop.call_later(_MOMENT, self._tell)
+                return
         if is_time and self._wait is not None:
             self._tell()
 
     def _tell(self) -> None:
-        self._wait = None
-        pieces = [output.take(MAX_PROGRESS_BYTES) for output in self.outputs]
+        self._wait, self._is_delayed = None, False
+        self._context.loop.cancel(self._tell)
+        pieces = [output.pop(MAX_PROGRESS_BYTES) for output in self.outputs]
         dropped = [output.take_dropped() for output in self.outputs]
         if len(pieces) == 1:
             pieces.append(b"")
@@ -387,7 +404,7 @@ class HostedProcess:
             for output in self.outputs:
                 output.read_rest()
         has_ended = self._code is not None and not any(output.size for output in self.outputs)
-        self._send(Kind.PROGRESS, PROGRESS_HEAD.pack(has_ended, *dropped, len(pieces[0])), *pieces)
+        self._send(Kind.PROGRESS, ProgressFrame(has_ended, *dropped, *pieces).pack())
         if has_ended and self._runs_out:
             self._is_over = True
 
@@ -418,17 +435,13 @@ class HostedProcess:
         self._send_to_host(held + frame(kind, self._head, *payload))
 
 
-def refusal(number: int, *, is_about_directory: bool = False) -> bytes:
-    """Why a process was not started."""
-    words = {"errno": number, "message": os.strerror(number), "cwd": is_about_directory}
+def _refusal(number: int, why: str = "", about: int = Obstacle.PROGRAM) -> bytes:
+    """Return the payload that says why a process was not started."""
+    words = {"errno": number, "message": why or os.strerror(number), "about": about}
     return json.dumps(words).encode()
 
 
-def _difference(after: int | None, before: int | None) -> int:
-    return UNKNOWN if after is None or before is None else after - before
-
-
-class Keepers:
+class _Keepers:
     """Starts keepers, and has those that are free keep another process."""
 
     def __init__(self, context: Context) -> None:
@@ -436,7 +449,7 @@ class Keepers:
         self._free: dict[int, socket] = {}
         """Those that wait for a task, by process id."""
         self._shield = b""
-        """What these guard against, in addition to what all do."""
+        """The extra protection with which the idle keepers were started."""
 
     def get(self, task: Task) -> tuple[int, socket]:
         """A keeper for this task, and the socket to it. Raises an ``OSError`` if there can be none."""
@@ -484,19 +497,20 @@ class HostedProcesses:
     def __init__(self, context: Context, host: HostConnection) -> None:
         self._context = context
         self._host = host
-        self._keepers = Keepers(context)
-        self._all: dict[int, HostedProcess] = {}
+        self._keepers = _Keepers(context)
+        self._all: dict[int, _HostedProcess] = {}
 
-    def take(self, kind: int, payload: bytes) -> None:
+    def handle(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError``."""
         try:
             (number,) = PROCESS_HEAD.unpack_from(payload)
             content = payload[PROCESS_HEAD.size :]
             process = self._all.get(number)
             if kind == Kind.START:
-                self._start(number, json.loads(content))
+                line, _, code = content.partition(b"\n")
+                self._start(number, {**json.loads(line), "code": code})
             elif process is not None:
-                process.take(kind, content)
+                process.handle(kind, content)
                 self._forget_gone()
             elif kind == Kind.CLOSE:
                 self._send(frame(Kind.CLOSED, PROCESS_HEAD.pack(number)))
@@ -511,13 +525,13 @@ class HostedProcesses:
         problem = errno.EAGAIN
         if len(self._all) < MAX_PROCESSES:
             try:
-                self._all[number] = HostedProcess(
+                self._all[number] = _HostedProcess(
                     self._context, self._keepers, number, request, self._send, self._forget_gone
                 )
                 return
             except OSError as error:
                 problem = error.errno or errno.EIO
-        self._send(frame(Kind.STARTED, PROCESS_HEAD.pack(number), refusal(problem)))
+        self._send(frame(Kind.STARTED, PROCESS_HEAD.pack(number), _refusal(problem)))
 
     def _send(self, data: bytes) -> None:
         self._host.out.add(data)
@@ -532,7 +546,7 @@ class HostedProcesses:
             self._keepers.on_end(keeper)
             for process in self._all.values():
                 if process.keeper == keeper:
-                    process.on_keeper_end()
+                    process.on_keeper_end(status)
             if status:
                 # it was killed, and has left orphans
                 while not self._context.processes.end(self._context.is_orphan):

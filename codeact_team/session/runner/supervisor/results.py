@@ -1,4 +1,4 @@
-"""What the supervisor knows of a block, and the result that it reports when the block has ended."""
+"""The results that the supervisor reports when blocks have ended, and what the kernel counts meanwhile."""
 
 from __future__ import annotations
 
@@ -8,71 +8,29 @@ import signal
 import time
 
 from codeact_team.sandbox.system.control_groups import GroupCounters
-from codeact_team.sandbox.system.framing import ProtocolError, frame
-from codeact_team.sandbox.system.process_tree import now, processor_ticks
-from codeact_team.session.protocol import (
-    MAX_ARTIFACT_BYTES,
-    MAX_ARTIFACTS,
-    RESULT_HEAD,
-    TOKEN_BYTES,
-    UNKNOWN,
-    Kind,
-)
+from codeact_team.sandbox.system.framing import frame
+from codeact_team.sandbox.system.process_tree import processor_ticks
+from codeact_team.session.protocol import Kind, ResultFrame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from codeact_team.sandbox.system.process_tree import ProcessInfo
-    from codeact_team.session.runner.supervisor.shells import Shell
+    Counts = tuple[int | None, int | None]
+    """The numbers of processes killed for memory, and not started; ``None`` if the kernel does not count them."""
 
 KILLED = 128 + signal.SIGKILL
 """The exit code of what was killed."""
 
-_MAX_REASON = 2000
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MICROSECONDS = 1_000_000
 
 
-class RunningBlock:
-    """A block that runs.
-
-    Attributes:
-        token: The token that its report must have.
-        interpreter: The number of the interpreter that is to run it; 0 for a shell.
-        shell: The shell that runs it.
-        is_given: Whether the interpreter has been given it.
-        interrupted: Whether it was interrupted.
-        is_last: Whether the interpreter ends with it, in order, and no other is wanted.
-    """
-
-    def __init__(self, interpreter: int) -> None:
-        self.interpreter = interpreter
-        self.token = os.urandom(TOKEN_BYTES)
-        self.shell: Shell | None = None
-        self.is_given = False
-        self.interrupted = self.is_last = False
-        self._began = now()
-        self._artifacts = 0
-        self._artifact_bytes = 0
-
-    def add_artifact(self, artifact: bytes) -> None:
-        """Count an artifact. Raises a ``ProtocolError`` if there are too many."""
-        self._artifacts += 1
-        self._artifact_bytes += len(artifact)
-        if self._artifacts > MAX_ARTIFACTS or self._artifact_bytes > MAX_ARTIFACT_BYTES:
-            raise ProtocolError("there are too many artifacts")
-
-    def may_have_started(self, process: ProcessInfo) -> bool:
-        """Whether a process was started since the block began, or within the same tick of the clock."""
-        return process.started >= self._began
-
-
 class Usage:
-    """What the kernel counts for everything in the sandbox: killed and refused processes, and processor time.
+    """The kernel's counters for everything in the sandbox: killed and refused processes, and processor time.
 
-    The processor time is that of the control group, if this process sees its own. Otherwise it is that of the interpreters
-    and of all processes that have ended and were reaped; code can then hide what its children use.
+    The processor time is the control group's, if this process sees its own. Otherwise it is the sum of the interpreters and
+    of all processes that have ended and were reaped; code can then hide what its children use.
     ``living`` returns the processes of all interpreters.
     """
 
@@ -84,8 +42,8 @@ class Usage:
         self._before = self._seconds(None) or 0.0
         self._measured = time.monotonic()
 
-    def counts(self) -> tuple[int | None, int | None]:
-        """How many processes were killed for memory, and how many could not be started; ``None`` if the kernel does not count them."""
+    def counts(self) -> Counts:
+        """Return the counts so far."""
         return self._counters.oom_kills, self._counters.fork_failures
 
     def microseconds_since_last(self, own: int | None) -> int | None:
@@ -124,7 +82,7 @@ class SessionResults:
     """
 
     def __init__(self, usage: Usage) -> None:
-        self.present = 1
+        self.present: int = 1
         self._loss = ""
         self._usage = usage
         self._counts = usage.counts()
@@ -135,7 +93,7 @@ class SessionResults:
 
     def build(
         self,
-        block: RunningBlock,
+        interpreter: int,
         code: int | None,
         *,
         ran: bool,
@@ -144,32 +102,31 @@ class SessionResults:
         report: bytes,
         own: int | None,
     ) -> bytes:
-        (ooms, failures), self._counts = self._counts, self._usage.counts()
-        oom_kills, fork_failures = _difference(self._counts[0], ooms), _difference(self._counts[1], failures)
-        if oom_kills == UNKNOWN and ended_here:
+        before, self._counts = self._counts, self._usage.counts()
+        oom_kills, fork_failures = difference(self._counts, before)
+        if oom_kills is None and ended_here:
             oom_kills = 0
-        used = self._usage.microseconds_since_last(own)
-        reason = self._loss.encode(errors="replace")[:_MAX_REASON]
-        head = RESULT_HEAD.pack(
-            block.interpreter,
+        result = ResultFrame(
+            interpreter,
             self.present,
             ran,
-            UNKNOWN if code is None else code,
+            code,
             oom_kills,
             fork_failures,
-            UNKNOWN if used is None else used,
-            len(reason),
-            len(output),
+            self._usage.microseconds_since_last(own),
+            self._loss,
+            output,
+            report,
         )
-        return frame(Kind.RESULT, head, reason, output, report)
+        return frame(Kind.RESULT, result.pack())
 
     def reason(self, status: int) -> str:
-        """Why the interpreter has ended, given its status as :func:`os.waitpid` returns it."""
+        """Return the reason for the interpreter's end, given its status as :func:`os.waitpid` returns it."""
         if not os.WIFSIGNALED(status):
             return f"it ended itself with exit code {exit_code(status)} (os._exit or the like)"
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:
-            if _difference(self._usage.counts()[0], self._counts[0]) > 0:
+            if difference(self._usage.counts(), self._counts)[0]:
                 return "it was killed for memory"
             return f"it was killed (signal {number})"
         return f"{(signal.strsignal(number) or 'unknown signal').lower()} (signal {number})"
@@ -180,5 +137,10 @@ def exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _difference(now: int | None, before: int | None) -> int:
-    return UNKNOWN if now is None or before is None else now - before
+def difference(after: Counts, before: Counts) -> Counts:
+    """The difference of the counts between two calls of :meth:`Usage.counts`."""
+    kills, failures = (
+        None if one is None or other is None else one - other
+        for one, other in zip(after, before, strict=True)
+    )
+    return kills, failures

@@ -12,15 +12,15 @@ import signal
 from contextlib import suppress
 from functools import partial
 
-from codeact_team.core import trees
+from codeact_team.files import trees
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.protocol import KIB, RUN_HEAD, TOKEN_BYTES, Kind
 from codeact_team.session.runner.supervisor import workspace_files
 from codeact_team.session.runner.supervisor.interpreter_process import InterpreterProcess, OutOfControl
-from codeact_team.session.runner.supervisor.results import KILLED, RunningBlock, SessionResults, exit_code
-from codeact_team.session.runner.supervisor.shells import SHELLS, Shells
+from codeact_team.session.runner.supervisor.interpreter_source import InterpreterSource
+from codeact_team.session.runner.supervisor.results import KILLED, SessionResults, exit_code
+from codeact_team.session.runner.supervisor.shells import SHELLS, RunningBlock, Shells
 from codeact_team.session.runner.supervisor.streams import OutputPipe, is_readable
-from codeact_team.session.runner.supervisor.warm_source import InterpreterSource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class SupervisedSession:
         self.number = number
         self.host = host
         self.home = home
-        self.results = SessionResults(context.usage)
-        self.output = OutputPipe()
-        self.shells = Shells(context, self.output, home)
-        self.source = InterpreterSource(context, home, self.output, self._listen)
+        self.results: SessionResults = SessionResults(context.usage)
+        self.output: OutputPipe = OutputPipe()
+        self.shells: Shells = Shells(context, self.output, home)
+        self.source: InterpreterSource = InterpreterSource(context, home, self.output, self._listen)
         self.tools: bytes | None = None
-        # those of the main session are in the current directory, whatever its name is by now
+        # the files of the main session are in the current directory, which may have been renamed
         self._files = os.fsencode(home) if number else b""
         self._left: str | None = None
         """A directory to be removed once the interpreter has left it."""
@@ -80,6 +80,11 @@ class SupervisedSession:
     @property
     def interpreter(self) -> InterpreterProcess | None:
         return self.source.interpreter
+
+    @property
+    def shell_sessions(self) -> set[int]:
+        """The kernel's sessions in which processes of its shells may still run."""
+        return self.shells.sessions
 
     def begin(self) -> None:
         self._context.loop.on_readable(self.output.fd, self._on_output, can_wait=True)
@@ -120,7 +125,7 @@ class SupervisedSession:
 
     # requests of the host
 
-    def take(self, kind: int, payload: bytes) -> None:
+    def handle(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError`` if it is not for a session."""
         if kind in (Kind.RUN, Kind.SETUP, Kind.FINISH):
             self._run_python(kind, payload)
@@ -172,12 +177,12 @@ class SupervisedSession:
             if self.interpreter is None and zygote and self._setup in zygote.setups:
                 self._end_block(block, report=_SUCCESS)
                 return
-        if kind == Kind.FINISH and (self.interpreter is None or self.interpreter.is_pristine):
+        if kind == Kind.FINISH and (self.interpreter is None or self.interpreter.is_sealable):
             # no block has left anything
             self._end_block(block, report=_SUCCESS)
             return
         self._block, block.is_last = block, kind == Kind.FINISH
-        if self._setup is None and self.interpreter and not self.interpreter.is_pristine:
+        if self._setup is None and self.interpreter and not self.interpreter.is_sealable:
             # as most do
             self._give(block, kind, payload)
             return
@@ -196,8 +201,8 @@ class SupervisedSession:
         block.is_given = True
         if self._setup is None:
             self._context.is_touched = True
-            self.interpreter.is_pristine = False
-        if not self.interpreter.is_pristine:
+            self.interpreter.is_sealable = False
+        if not self.interpreter.is_sealable:
             self.interpreter.declare_tools(self.tools)
         self.interpreter.run(kind, block.token, payload)
         self._context.loop.flush(self.interpreter.commands)
@@ -211,7 +216,7 @@ class SupervisedSession:
             raise ProtocolError(f"no shell is called {language!r}")
         self._setup = None
         self._block = block = self._begin_block(0)
-        self.source.seal_pristine(partial(self._start_shell, block, language, code))
+        self.source.make_zygote(partial(self._start_shell, block, language, code))
 
     def _start_shell(self, block: RunningBlock, language: str, code: bytes) -> None:
         if block.interrupted:
@@ -306,7 +311,7 @@ class SupervisedSession:
             # the block has ended with that: one message to the host is faster than two
             self._on_reports()
         else:
-            output = self.output.take()
+            output = self.output.read_frame()
             self.host.send(output)
             if len(output) <= _LITTLE:
                 self._context.loop.wait_for_more()
@@ -329,6 +334,8 @@ class SupervisedSession:
                 # a thread that outlives its block may call
                 if kind not in (Kind.CALL, Kind.CANCEL):
                     raise ProtocolError(_FORGED)
+            elif kind == Kind.REPORT and block.is_last:
+                block.report = content
             elif kind == Kind.REPORT:
                 if self._setup is not None and content[:1] == _SUCCESS:
                     interpreter.setups.add(self._setup)
@@ -338,7 +345,7 @@ class SupervisedSession:
                 self.host.send(frame(kind, content))
             elif kind in (Kind.CALL, Kind.CANCEL):
                 # a person who is asked for an approval has seen what was written before
-                self.host.hold(self.output.take(), frame(kind, content))
+                self.host.hold(self.output.read_frame(), frame(kind, content))
             else:
                 raise ProtocolError(_FORGED)
         if self.host.held:
@@ -386,7 +393,9 @@ class SupervisedSession:
         self._context.processes.forget(interpreter.pid)
         if self._block and not self._block.shell:
             code = KILLED if status is None else exit_code(status)
-            self._end_block(self._block, code, ran=has_begun, ended_here=status is None)
+            self._end_block(
+                self._block, code, report=self._block.report, ran=has_begun, ended_here=status is None
+            )
         # one that does not even start is not started again and again
         if interpreter.was_used and is_wanted:
             self.prepare()
@@ -409,7 +418,7 @@ class SupervisedSession:
             self._context.loop.forget(block.shell.fd)
             self.shells.on_end(block.shell)
         result = self.results.build(
-            block,
+            block.interpreter,
             code,
             ran=ran,
             ended_here=ended_here,
@@ -421,7 +430,7 @@ class SupervisedSession:
         self.host.send(result)
 
     def _started_since(self, block: RunningBlock) -> Choice:
-        """Selects what was started since ``block`` began, but interpreters, and what other sessions have started."""
+        """Selects the processes that were started since ``block`` began. Interpreters and other sessions' processes are not."""
         context, own = self._context, self.interpreter and self.interpreter.pid
         interpreters = context.interpreters
 
@@ -433,7 +442,7 @@ class SupervisedSession:
             return process.ancestor == own or (
                 process.ancestor not in interpreters
                 and not any(
-                    process.session in other.shells.sessions
+                    process.session in other.shell_sessions
                     for other in context.sessions.values()
                     if other is not self
                 )

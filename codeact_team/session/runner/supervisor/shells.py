@@ -1,4 +1,4 @@
-"""Blocks of sh and bash: each runs in a new shell, with the directory and environment that the last one ended with."""
+"""Blocks that run. Those of sh and bash run each in a new shell, with the directory and environment that the last one ended with."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import errno
 import os
 from contextlib import ExitStack, suppress
 
-from codeact_team.session.protocol import KIB, MIB
+from codeact_team.sandbox.system.framing import ProtocolError
+from codeact_team.sandbox.system.process_tree import now
+from codeact_team.session.protocol import KIB, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MIB, TOKEN_BYTES
 from codeact_team.session.runner.supervisor.streams import make_pipe, read_available
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from codeact_team.sandbox.system.process_tree import ProcessInfo
     from codeact_team.session.runner.supervisor.interpreter_process import Context
     from codeact_team.session.runner.supervisor.streams import OutputPipe
 
@@ -29,6 +32,42 @@ _OWN_VARIABLES = (b"_", b"SHLVL")
 
 # the trap does not change the exit code; the empty entry at the end shows that nothing is missing
 _STATE = """{{ printf '%s\\0' "$PWD"; {env} -0 && printf '\\0'; }} 2>/dev/null >&{fd}"""
+
+
+class RunningBlock:
+    """A block that runs.
+
+    Attributes:
+        token: The token that its report must have.
+        interpreter: The number of the interpreter that is to run it; 0 for a shell.
+        shell: The shell that runs it.
+        is_given: Whether the interpreter has been given it.
+        interrupted: Whether it was interrupted.
+        is_last: Whether the interpreter ends with it, in order, and no other is wanted.
+        report: Of such a one, what the interpreter has reported before its end.
+    """
+
+    def __init__(self, interpreter: int) -> None:
+        self.interpreter = interpreter
+        self.token: bytes = os.urandom(TOKEN_BYTES)
+        self.shell: Shell | None = None
+        self.is_given = False
+        self.interrupted = self.is_last = False
+        self.report = b""
+        self._began = now()
+        self._artifacts = 0
+        self._artifact_bytes = 0
+
+    def add_artifact(self, artifact: bytes) -> None:
+        """Count an artifact. Raises a ``ProtocolError`` if there are too many."""
+        self._artifacts += 1
+        self._artifact_bytes += len(artifact)
+        if self._artifacts > MAX_ARTIFACTS or self._artifact_bytes > MAX_ARTIFACT_BYTES:
+            raise ProtocolError("there are too many artifacts")
+
+    def may_have_started(self, process: ProcessInfo) -> bool:
+        """Whether a process was started since the block began, or within the same tick of the clock."""
+        return process.started >= self._began
 
 
 class Shells:
@@ -139,7 +178,7 @@ class Shell:
     """A shell that runs a block.
 
     Attributes:
-        pid: Its process id, and that of its group and session.
+        pid: Its process id, and the id of its group and session.
         fd: Where it reports its state; to be read when something comes.
     """
 

@@ -28,12 +28,12 @@ _MOMENT = 1
 # one for all: a new buffer of this size costs more than most reads
 _buffer = memoryview(bytearray(256 * KIB))
 _PIECES = 64
-"""How many pieces one call writes; every system accepts that many."""
+"""The most pieces that one call writes; every system accepts that many."""
 
 _OUTPUT_PIPE = 256 * KIB
 """A larger pipe is no faster, and all pipes of a user together are limited, to 64 MiB by default."""
 _KEPT_OUTPUT = 256 * KIB
-"""How much of what is written between two blocks is kept for the second one."""
+"""Bytes written between two blocks that are kept for the second one."""
 _ABOVE_STANDARD = 20
 """Above the descriptors that programs use by habit."""
 _OWN_DESCRIPTOR = "/proc/self/fd/{}"
@@ -150,7 +150,7 @@ def read_available(fd: int) -> bytes:
 
 
 def unread_bytes(fd: int) -> int:
-    """How many bytes are in a pipe, given one of its ends."""
+    """Return the number of bytes in a pipe, given one of its ends."""
     return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -159,11 +159,11 @@ class PipeWriter:
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
-        self.fd = fd
+        self.fd: int = fd
         self._queue: deque[bytes | memoryview] = deque()
 
     def __len__(self) -> int:
-        """How many pieces wait."""
+        """The number of pieces that wait."""
         return len(self._queue)
 
     @property
@@ -207,8 +207,8 @@ class HostConnection:
     """
 
     def __init__(self) -> None:
-        self.fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
-        self.out = PipeWriter(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD))
+        self.fd: int = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD)
+        self.out: PipeWriter = PipeWriter(fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _ABOVE_STANDARD))
         self._room = select.poll()
         self._room.register(self.out.fd, select.POLLOUT)
         null = os.open(os.devnull, os.O_RDWR)
@@ -274,6 +274,7 @@ class OutputPipe:
     """
 
     def __init__(self) -> None:
+        self.fd: int
         self.fd, self._inner = make_pipe(_OUTPUT_PIPE)
         os.set_blocking(self.fd, False)
         self._kept = bytearray()
@@ -298,7 +299,7 @@ class OutputPipe:
         except BlockingIOError:
             return b""
 
-    def take(self) -> bytes:
+    def read_frame(self) -> bytes:
         """Read what is available, as a frame; ``b""`` if there is nothing."""
         data = self.read()
         return frame(Kind.OUTPUT, data) if data else b""
@@ -311,7 +312,7 @@ class OutputPipe:
             self._dropped += excess
 
     def take_kept(self) -> bytes:
-        """What was kept, as a frame; ``b""`` if there is nothing."""
+        """Return the kept output as a frame; ``b""`` if there is none."""
         if not self._kept:
             return b""
         note = f"[{self._dropped} bytes written between the blocks are left out]\n" if self._dropped else ""

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    Sources = dict[str, tuple[str, bool, str | bytes]]
+    from codeact_team.session.runner.supervisor.interpreter_process import Sources
 
 
-class Supervisor:
+class _Supervisor:
     """Serves one host: passes its frames to the main session and its forks, and makes, promotes and ends forks."""
 
     def __init__(self, host: HostConnection, sources: Sources, *, kind: str) -> None:
@@ -49,9 +49,10 @@ class Supervisor:
         loop = PollLoop()
         loop.on_child_end(self._on_child_end)
         adopt_orphans()
-        self._context = Context(loop, sources, is_plain=kind == PLAIN)
+        self._sessions: dict[int, SupervisedSession] = {}
+        self._context = Context(loop, sources, self._sessions, is_plain=kind == PLAIN)
         self._main = SupervisedSession(self._context, 0, HostChannel(host, 0), os.getcwd())
-        self._context.sessions[0] = self._main
+        self._sessions[0] = self._main
         self._processes = HostedProcesses(self._context, host)
         loop.on_readable(host.fd, self._on_host)
         self._main.begin()
@@ -66,7 +67,7 @@ class Supervisor:
 
     def end(self) -> None:
         self._context.processes.end_all()
-        for session in self._context.sessions.values():
+        for session in self._sessions.values():
             session.shells.remove()
 
     def _on_host(self) -> None:
@@ -74,16 +75,16 @@ class Supervisor:
             if kind == Kind.FORK_DATA:
                 self._take_fork_data(payload)
             elif kind in REQUESTS:
-                self._processes.take(kind, payload)
+                self._processes.handle(kind, payload)
             elif kind == Kind.RESTART:
                 self._restart()
             else:
-                self._take(self._main, kind, payload)
-        for session in self._context.sessions.values():
+                self._handle(self._main, kind, payload)
+        for session in self._sessions.values():
             session.flush_answers()
 
     def _restart(self) -> None:
-        for session in list(self._context.sessions.values()):
+        for session in list(self._sessions.values()):
             if session is not self._main:
                 self._end_fork(session)
         self._main.restart()
@@ -93,7 +94,7 @@ class Supervisor:
         processes = self._context.processes
         processes.reap()
         self._processes.on_child_end()
-        for session in list(self._context.sessions.values()):
+        for session in list(self._sessions.values()):
             session.on_child_end()
         zygote = self._context.zygote
         if zygote and processes.status(zygote.pid) is not None:
@@ -105,12 +106,12 @@ class Supervisor:
         if len(payload) < FORK_HEAD.size:
             raise ProtocolError("fork data without the number of the fork")
         (number,) = FORK_HEAD.unpack_from(payload)
-        session = self._context.sessions.get(number)
+        session = self._sessions.get(number)
         if session is not None and session is not self._main:
             for kind, content in session.host.feed(payload[FORK_HEAD.size :]):
-                self._take(session, kind, content)
+                self._handle(session, kind, content)
 
-    def _take(self, session: SupervisedSession, kind: int, payload: bytes) -> None:
+    def _handle(self, session: SupervisedSession, kind: int, payload: bytes) -> None:
         if kind == Kind.FORK:
             session.require_idle()
             numbers, directory = self._new_numbers(payload), _directory(payload)
@@ -121,13 +122,13 @@ class Supervisor:
             self._end_fork(session)
             session.host.send(frame(Kind.DONE))
         else:
-            session.take(kind, payload)
+            session.handle(kind, payload)
 
     def _new_numbers(self, payload: bytes) -> list[int]:
         value = _field(payload, "forks")
         listed: list[object] = [*value] if isinstance(value, list) else []  # pyright: ignore[reportUnknownArgumentType]
         numbers = [one for one in listed if isinstance(one, int)]
-        if not numbers or min(numbers) <= 0 or not self._context.sessions.keys().isdisjoint(numbers):
+        if not numbers or min(numbers) <= 0 or not self._sessions.keys().isdisjoint(numbers):
             raise ProtocolError("forks need new positive numbers")
         return numbers
 
@@ -161,16 +162,16 @@ class Supervisor:
         else:
             for fork in forks:
                 fork.begin()
-                self._context.sessions[fork.number] = fork
+                self._sessions[fork.number] = fork
         _answer(session, problem)
 
     def _obstacle(self, session: SupervisedSession, count: int) -> str | None:
-        """Why a session cannot be forked now, if it cannot."""
+        """Return the reason for which a session cannot be forked now; ``None`` if it can."""
         context, interpreter = self._context, session.interpreter
         if not context.processes.can_list:
             return "a fork takes Linux, and a /proc in which processes can be seen"
-        if len(context.sessions) + count > MAX_FORKS:
-            return f"there may be {MAX_FORKS} branches of a session at a time"
+        if len(self._sessions) + count > MAX_FORKS:
+            return f"there may be {MAX_FORKS} forks of a session at a time"
         if interpreter is None:
             return "there is no interpreter to fork"
         sessions = session.shells.sessions
@@ -184,28 +185,28 @@ class Supervisor:
         return None
 
     def _promote(self, session: SupervisedSession, number: object) -> None:
-        fork = self._context.sessions.get(number) if isinstance(number, int) else None
+        fork = self._sessions.get(number) if isinstance(number, int) else None
         if fork is None or fork is session or fork is self._main:
             raise ProtocolError("there is no such fork")
         session.require_idle()
         fork.require_idle()
         if fork.interpreter is None:
-            failure = {"error": "OSError", "message": "the branch has lost its interpreter"}
+            failure = {"error": "OSError", "message": "the fork has lost its interpreter"}
             session.host.send(frame(Kind.FAILED, json.dumps(failure).encode()))
             return
-        session.end_interpreter("a branch of it goes on in its place")
+        session.end_interpreter("a fork of it goes on in its place")
         try:
             replace_content(fork.home, session.home, FORKS_PREFIX)
         except OSError as error:
             # half of the files have been replaced
             raise OutOfControl from error
-        del self._context.sessions[fork.number]
+        del self._sessions[fork.number]
         session.continue_from(fork)
         session.greet()
 
     def _end_fork(self, fork: SupervisedSession) -> None:
         fork.end_interpreter("it was ended")
-        del self._context.sessions[fork.number]
+        del self._sessions[fork.number]
         fork.close()
         remove_home(fork.home)
 
@@ -241,7 +242,7 @@ def main(sources: Sources, load: Callable[[str], Any], arguments: list[str]) -> 
     if kind == PLAIN:
         share_memory_with_forks()
     try:
-        supervisor = Supervisor(host, sources, kind=kind)
+        supervisor = _Supervisor(host, sources, kind=kind)
     except Exception as error:
         # stderr is closed by now
         host.write(f"the supervisor cannot start: {error!r}\n".encode())

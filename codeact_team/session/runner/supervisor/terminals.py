@@ -60,7 +60,7 @@ def allow_to_open(ruleset: int, rights: int, terminal: str | None) -> None:
 
 
 def _shown() -> set[str]:
-    """What there is at the top of the file system and among the devices, terminals of processes apart."""
+    """Return the entries at the top of the file system and among the devices, without the processes' terminals."""
     # the sandbox lets nobody list the root, which has nothing but what is mounted there, and own files beside that
     shown: set[str] = set()
     with open("/proc/self/mountinfo", "rb") as mounts:

@@ -33,7 +33,7 @@ _MAX_LIST = FROM_SUPERVISOR[Kind.DONE] - KIB
 _MAX_SIZE_DIGITS = 24
 """The longest size, with the characters around a name and a size."""
 _MAX_SEEN = 10 * MAX_LISTED_FILES
-"""How many entries of any kind a listing reads."""
+"""The most entries of any kind that a listing reads."""
 REQUESTS = (Kind.PUT, Kind.GET, Kind.LIST)
 """The requests that :func:`answers` handles."""
 

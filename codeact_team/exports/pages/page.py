@@ -1,0 +1,292 @@
+"""A run as a page for a browser: one file that runs nothing and asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from importlib import resources
+from tempfile import TemporaryFile
+from typing import Any, TextIO
+
+from autogen_agentchat.messages import (
+    BaseAgentEvent,
+    BaseChatMessage,
+    CodeExecutionEvent,
+    CodeGenerationEvent,
+    ThoughtEvent,
+    UserInputRequestedEvent,
+)
+from jinja2 import Template
+from markupsafe import Markup
+
+from codeact_team.agents.observations import ExecutionRecord
+from codeact_team.core.effects import (
+    EffectEnded,
+    Event,
+    ListenerFailed,
+    OtherEffectBegan,
+    OtherEffectEnded,
+    OtherEvent,
+)
+from codeact_team.core.events import (
+    Approval,
+    ArtifactKept,
+    BlockBegan,
+    BlockEnded,
+    BudgetSpent,
+    Decision,
+    Judged,
+    MessageSent,
+    ModelCallBegan,
+    ModelCallEnded,
+    Opened,
+    ProcessBegan,
+    ProcessEnded,
+    QuestionAnswered,
+    QuestionAsked,
+    RunBegan,
+    RunParked,
+    SandboxLost,
+    SandboxPreparing,
+    SandboxStarted,
+    ToolCallBegan,
+    ToolCallEnded,
+)
+from codeact_team.core.sandbox_description import without_note
+from codeact_team.exports.pages.markup import Bytes, environment, files_shown, highlighting_styles, shown
+from codeact_team.journal.promoted import PromotedListener
+from codeact_team.journal.result import Costs, RunResult
+
+_MAX_LENGTH = 50
+"""The most items in one section: a browser lays out only the sections that are seen."""
+_Began = ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | QuestionAsked | OtherEffectBegan
+
+
+class _Story(PromotedListener):
+    """A listener that writes HTML. Nothing is held back that may become large.
+
+    Args:
+        file: What to write to.
+        items: The template with a macro for each kind of thing that is told.
+        artifact: Where the bytes of artifacts are.
+
+    Attributes:
+        result: Of the last run that has ended.
+    """
+
+    def __init__(self, file: TextIO, items: Template, artifact: Bytes) -> None:
+        super().__init__()
+        self._file = file
+        self._items: Any = items.module
+        self._artifact = artifact
+        self._speaker: str | None = None
+        """Whose section is open."""
+        self._length = 0
+        """The number of items in it."""
+        self._under_way: dict[int, _Began] = {}
+        self._task: str | None = None
+        """The task, until its message has come."""
+        self._written = ""
+        """The last text of a model."""
+        self._reason: str | None = None
+        """A model's reason for another attempt, until its proposal has come."""
+        self._executed: set[str] = set()
+        """Agents whose last execution is shown, and whose message on it has not come."""
+        self._kept: dict[str, str] = {}
+        """The names of artifacts that are files, by their digests."""
+        self.shown: set[str] = set()
+        """The digests of the artifacts in the sections."""
+        self._judged: str | None = None
+        """The id of the message that repeats the last verdict."""
+        self.result: RunResult | None = None
+
+    def hear(self, event: Event) -> None:
+        """Write an event."""
+        match event:
+            case RunBegan():
+                self._section(None)
+                self._task, self.result = event.task, None
+                self._file.write(self._items.task(event))
+            case ModelCallBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked() | OtherEffectBegan():
+                self._under_way[event.span] = event
+            case (
+                ModelCallEnded() | ProcessEnded() | ToolCallEnded() | QuestionAnswered() | OtherEffectEnded()
+            ):
+                self._effect(event)
+            case BlockBegan() | BlockEnded():
+                self._block(event)
+            case MessageSent():
+                self._message(event.message)
+            case Decision() | Judged():
+                self._decided(event)
+            case RunResult():
+                self.close()
+                self.result = event
+                self._file.write(self._items.ending(event))
+            case _:
+                self._beside(event)
+
+    def close(self) -> None:
+        """Tell what has not ended, and end the last section."""
+        for began in self._under_way.values():
+            self._tell(began.agent, "unfinished", began)
+        self._under_way.clear()
+        self._section(None)
+
+    def _effect(self, event: EffectEnded) -> None:
+        began = self._under_way.pop(event.span, None)
+        if began is not None:
+            self._tell(event.agent, event.type, began, event)
+
+    def _block(self, event: BlockBegan | BlockEnded) -> None:
+        if isinstance(event, BlockBegan):
+            self._under_way[event.span] = event
+            is_above = all(block.code.strip() in self._written for block in event.blocks)
+            self._tell(event.agent, event.type, event, is_above=is_above)
+            return
+        self._under_way.pop(event.span, None)
+        self._executed.add(event.agent)
+        self._tell(event.agent, event.type, event)
+        for artifact in event.artifacts:
+            self.shown.add(artifact.sha256)
+            name = artifact.file or self._kept.get(artifact.sha256)
+            data = self._artifact(artifact.sha256)
+            self._tell(event.agent, "artifact", artifact, name, shown(artifact, data))
+
+    def _decided(self, event: Decision | Judged) -> None:
+        if isinstance(event, Decision):
+            self._reason = event.reason if event.retry else None
+        else:
+            self._judged = event.message_id
+        self._tell(event.agent, event.type, event)
+
+    def _beside(self, event: Event) -> None:
+        match event:
+            case ArtifactKept():
+                self._kept[event.artifact.sha256] = event.path or event.file
+            case Approval():
+                self._tell(event.agent, event.type, event)
+            case BudgetSpent(used_up=str()):
+                self._file.write(self._items.budget_spent(event))
+            case (
+                Opened()
+                | RunParked()
+                | SandboxPreparing()
+                | SandboxStarted()
+                | SandboxLost()
+                | ListenerFailed()
+            ):
+                self._file.write(getattr(self._items, event.type)(event))
+            case OtherEvent():
+                self._file.write(self._items.other_event(event.name, event.data))
+            case _:
+                pass
+
+    def _message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
+        if isinstance(message, UserInputRequestedEvent) or message.id == self._judged:
+            return
+        if isinstance(message, ThoughtEvent):
+            self._tell(message.source, "thought", message.content)
+            return
+        if isinstance(message, CodeGenerationEvent) and not message.code_blocks and self._reason:
+            reason, self._reason = self._reason, None
+            if message.content.endswith(reason):
+                # it repeats what was decided
+                return
+        executed = message.source in self._executed
+        if isinstance(message, CodeExecutionEvent) and executed:
+            return
+        text = message.to_text()
+        if isinstance(message, BaseChatMessage):
+            self._executed.discard(message.source)
+            text = without_note(message).to_text()
+            record = ExecutionRecord.from_metadata(message.metadata)
+            if record is not None and record.remark is not None:
+                text = record.remark if executed else f"{record.output}\n{record.remark}"
+        if text == self._task:
+            self._task = None
+        elif text:
+            self._written = text
+            self._tell(message.source, "words", text)
+
+    def _tell(self, agent: str, kind: str, *told: object, **more: object) -> None:
+        if agent:
+            self._section(agent)
+        self._file.write(getattr(self._items, kind)(*told, **more))
+
+    def _section(self, speaker: str | None) -> None:
+        self._length += 1
+        if speaker == self._speaker and self._length < _MAX_LENGTH:
+            return
+        if self._speaker is not None:
+            self._file.write(self._items.turn_end())
+        if speaker is not None:
+            self._file.write(self._items.turn_begin(speaker))
+        self._speaker, self._length = speaker, 0
+
+
+_PIECE = 64 * 1024
+
+
+def write_page(
+    write: Callable[[str], object],
+    events: Iterable[Event],
+    artifact: Bytes,
+    *,
+    title: str,
+    state: str = "no end",
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Write a page that runs no script and loads nothing, whatever is in the events.
+
+    Args:
+        write: Is given the page, piece by piece, to be written in UTF-8.
+        events: Of a run, in order; they are read once, and not kept.
+        artifact: Where the bytes of artifacts are.
+        title: Of the page, such as the task.
+        state: What is told of a run without an end.
+        facts: What else is known of the run.
+
+    Raises:
+        Exception: What reading ``events`` raises.
+    """
+    templates = environment()
+    costs = Costs()
+    with TemporaryFile("w+", encoding="utf-8") as body:
+        # what comes last in a run is first on its page
+        story = _Story(body, templates.get_template("items.html"), artifact)
+        for event in events:
+            costs(event)
+            story(event)
+        story.close()
+        body.seek(0)
+        style = _style()
+        page = templates.get_template("page.html").generate(
+            title=title,
+            state=state,
+            facts=facts or {},
+            result=story.result,
+            files=files_shown(story.result.files if story.result else (), artifact, story.shown),
+            costs=costs,
+            style=style,
+            style_hash=base64.b64encode(sha256(style.encode()).digest()).decode(),
+            body=_pieces(body),
+        )
+        for piece in page:
+            write(piece)
+
+
+def _pieces(file: TextIO) -> Iterator[Markup]:
+    while piece := file.read(_PIECE):
+        yield Markup(piece)
+
+
+def _style() -> Markup:
+    light, dark = highlighting_styles()
+    own = (
+        resources.files("codeact_team.exports.pages")
+        .joinpath("templates", "style.css")
+        .read_text(encoding="utf-8")
+    )
+    return Markup(f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n{own}")

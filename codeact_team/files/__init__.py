@@ -1,0 +1,1 @@
+"""Files and trees of this machine, where hostile code may have planted links."""

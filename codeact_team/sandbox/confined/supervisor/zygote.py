@@ -1,0 +1,233 @@
+"""The zygote of the supervising processes of one host, which are forks of it, so that they start with everything loaded.
+
+A program with nothing but the standard library and, if needed and installed, sandlock. Its stdin is a socket to the host.
+It ends with the host, or when the host closes the socket, and its forks end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from codeact_team.files import trees
+from codeact_team.sandbox.confined.protocol import Confinement, Message, MessageSocket
+from codeact_team.sandbox.confined.supervisor import isolation
+from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
+from codeact_team.sandbox.confined.supervisor.starting import ForkingThread, PreloadedProgram
+from codeact_team.sandbox.confined.supervisor.supervision import (
+    BOUNDING,
+    Capabilities,
+    close_standard_streams,
+    refuse,
+    supervise,
+)
+from codeact_team.sandbox.system import kernel
+from codeact_team.sandbox.system.process_tree import drain, notice_ended_children
+
+
+def _load_sandlock(directory: str | None = None) -> Any:
+    """The module, or why it cannot be used."""
+    if sys.platform != "linux":
+        return f"it runs on Linux, and this is {sys.platform}"
+    if directory is None:
+        return "it is not installed: pip install sandlock"
+    sys.path.append(directory)
+    try:
+        import sandlock
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"it cannot be loaded: {error}"
+    kernel.share_memory_with_forks()
+    if sandlock.landlock_abi_version() < 1:
+        return (
+            "this kernel has no Landlock, or does not use it: /sys/kernel/security/lsm must list `landlock`"
+        )
+    failure = isolation.failure_of(partial(_try_sandlock, sandlock))
+    return sandlock if failure is None else f"it does not work here, maybe for a seccomp profile: {failure}"
+
+
+def _try_sandlock(sandlock: Any) -> None:
+    """Start a program as a supervising process would. How it ends does not matter."""
+    isolation.drop_privileges()
+    sandlock.Sandbox(allow_degraded=list(sandlock.Protection)).popen(["true"]).wait()
+
+
+class _Supervising(NamedTuple):
+    """A supervising process, and what has to be removed, with all rights, when it has ended."""
+
+    pid: int
+    group: ControlGroup | None
+    private: str
+    until_clean: int
+    """A descriptor to be closed when everything is removed."""
+
+
+class _Zygote:
+    """Serves the host. For the arguments see :func:`supervise` and :class:`Capabilities`.
+
+    ``load_sandlock`` is called only if the kernel alone is not enough.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        host: int | None,
+        load_sandlock: Callable[[], Any],
+        program: PreloadedProgram | None,
+        main_thread: ForkingThread,
+    ) -> None:
+        self._control = control
+        self._messages = MessageSocket(control)
+        self._host = host
+        self._load_sandlock = cache(load_sandlock)
+        self._program = program
+        self._main_thread = main_thread
+        self._has_namespaces = False
+        """Whether namespaces have worked once."""
+        self._ended, self._ending = notice_ended_children()
+        self._supervising: dict[int, _Supervising] = {}
+        """By the numbers that the host has given them."""
+
+    def serve(self) -> None:
+        """Do what the host requests until it goes away; then wait until all forks have ended."""
+        with selectors.DefaultSelector() as selector:
+            for fd in (self._control, self._ended, *(() if self._host is None else (self._host,))):
+                selector.register(fd, selectors.EVENT_READ)
+            with suppress(EOFError, ConnectionResetError):
+                while self._host not in (ready := {key.fd for key, _ in selector.select()}):
+                    self._reap()
+                    if self._control.fileno() in ready:
+                        self._take_messages()
+        while self._supervising:
+            select.select([self._ended], [], [])
+            self._reap()
+
+    def _take_messages(self) -> None:
+        for kind, value in self._messages.receive():
+            if kind == Message.FORK:
+                number, settings = value
+                control, until_clean = self._messages.take_descriptors(2)
+                with socket.socket(fileno=control) as theirs:
+                    try:
+                        self._fork(number, Confinement(*settings), theirs, until_clean)
+                    except OSError as error:
+                        os.close(until_clean)
+                        refuse(MessageSocket(theirs), error)
+            elif value in self._supervising:
+                os.kill(self._supervising[value].pid, signal.SIGKILL)
+
+    def _fork(self, number: int, settings: Confinement, control: socket.socket, until_clean: int) -> None:
+        group = _make_group(settings)
+        born, birth = os.pipe()
+
+        def begin() -> bool:
+            try:
+                os.close(born)
+                os.close(until_clean)
+                self._leave()
+                supervise(control, settings, capabilities, self._main_thread, host=self._host, birth=birth)
+            except BaseException:
+                # a fork must not take the zygote's orders
+                os._exit(1)
+            return True
+
+        try:
+            capabilities = self._capabilities(settings, group)
+            self._main_thread.fork(begin)
+        except OSError:
+            _remove(group, settings.private)
+            os.close(born)
+            raise
+        finally:
+            os.close(birth)
+            if group is not None:
+                group.close()
+        with open(born, "rb") as reports:
+            pid = reports.read()
+        supervising = _Supervising(int(pid or 0), group, settings.private, until_clean)
+        if pid:
+            self._supervising[number] = supervising
+        else:
+            self._clean_up(supervising)
+
+    def _capabilities(self, settings: Confinement, group: ControlGroup | None) -> Capabilities:
+        """Find by trial the means to confine a sandbox with these settings."""
+        no_namespaces = None
+        if group is not None and not self._has_namespaces:
+            set_up_mounts = partial(isolation.enter_mount_view, settings)
+            no_namespaces = isolation.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
+            self._has_namespaces = no_namespaces is None
+        is_bounded = group is not None and (os.getuid() != 0 or not BOUNDING & group.missing.keys())
+        if is_bounded and no_namespaces is None and kernel.landlock_abi() > 0:
+            return Capabilities(group, None, None, self._program)
+        return Capabilities(group, no_namespaces, self._load_sandlock(), self._program)
+
+    def _leave(self) -> None:
+        """Close, in a fork, what belongs to the zygote."""
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        os.close(self._ended)
+        os.close(self._ending)
+        self._control.close()
+        for one in self._supervising.values():
+            os.close(one.until_clean)
+        self._supervising.clear()
+
+    def _reap(self) -> None:
+        drain(self._ended)
+        with suppress(ChildProcessError):
+            while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                for number, one in list(self._supervising.items()):
+                    if one.pid == ended:
+                        del self._supervising[number]
+                        self._clean_up(one)
+
+    def _clean_up(self, ended: _Supervising) -> None:
+        try:
+            # there may be much to remove, and others want to start
+            if os.fork() == 0:
+                try:
+                    self._leave()
+                    _remove(ended.group, ended.private)
+                finally:
+                    os._exit(0)
+        except OSError:
+            _remove(ended.group, ended.private)
+        os.close(ended.until_clean)
+
+
+def _make_group(settings: Confinement) -> ControlGroup | None:
+    return ControlGroup(settings) if sys.platform == "linux" else None
+
+
+def _remove(group: ControlGroup | None, private: str) -> None:
+    if group is not None:
+        group.remove()
+    trees.remove(private)
+
+
+def serve(main_thread: ForkingThread, program: PreloadedProgram | None, arguments: Sequence[str]) -> None:
+    """Load everything, and start a thread that serves the host.
+
+    The ``arguments`` are the directory to import sandlock from, if it is installed.
+    """
+    for number in (signal.SIGINT, signal.SIGXFSZ):
+        # programs inherit ignored signals
+        signal.signal(number, signal.SIG_DFL)
+    control = socket.socket(fileno=os.dup(0))
+    if sys.platform == "linux":
+        # a supervising process in namespaces is a child's child
+        kernel.checked(kernel.adopt_orphans())
+    close_standard_streams()
+    # a process that the host has forked may keep the other end of the socket open
+    host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
+    kernel.share_memory_with_forks()
+    zygote = _Zygote(control, host, partial(_load_sandlock, *arguments), program, main_thread)
+    main_thread.serve(zygote.serve)
