@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from signal import SIGINT
 from subprocess import TimeoutExpired
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from codeact_team.core.aio import to_the_end
 from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.executors.running import Call, deadline_after, first
-from codeact_team.sandbox.base import KILLED, Exit, Process, Sandbox, time_to_end
+from codeact_team.sandbox.base import KILLED, DirectProcess, Exit, Sandbox, Spawn, time_to_end
 from codeact_team.sandbox.processes import CodeFile, ProcessRequest
 from codeact_team.session.process_channel import ProcessChannel
 from codeact_team.session.processes import ProcessServer
@@ -58,60 +57,63 @@ class BlockFile(NamedTuple):
     is_kept: bool
 
 
-class BlockProcess(ABC):
+class BlockProcess(Protocol):
     """A process that runs a block. All that it leaves running ends with it."""
 
-    @abstractmethod
     async def read(self) -> bytes:
         """Wait for the next piece of output; ``b""`` once it has ended."""
+        ...
 
-    @abstractmethod
     async def wait(self) -> Exit:
         """Return its end, after :meth:`read` has returned ``b""``."""
+        ...
 
-    @abstractmethod
     async def interrupt(self) -> None:
         """Send SIGINT."""
+        ...
 
-    @abstractmethod
     async def kill(self) -> None:
         """Kill it with all that it has started."""
+        ...
 
-    @abstractmethod
     async def aclose(self) -> None:
         """End it with all that it has started. Idempotent."""
+        ...
 
-    async def follow(self, call: Call, take: Callable[[bytes], Awaitable[None]]) -> Exit:
-        """Pass on its output until it ends, or the call is stopped, which ends it. Returns how it ended."""
-        try:
-            while chunk := await first(self.read(), call.stop):
+
+async def follow(process: BlockProcess, call: Call, take: Callable[[bytes], Awaitable[None]]) -> Exit:
+    """Pass on the output of a block until it ends, or the call is stopped, which ends it. Returns how it ended."""
+    try:
+        while chunk := await first(process.read(), call.stop):
+            await take(chunk)
+        if chunk is None:
+            await _terminate(process, take)
+        call.block_ended = True
+        ending = await process.wait()
+    except BaseException:
+        await to_the_end(_abandon(process))
+        raise
+    await process.aclose()
+    return ending
+
+
+async def _abandon(process: BlockProcess) -> None:
+    """End it, whatever it writes."""
+    try:
+        await _terminate(process)
+    finally:
+        await process.aclose()
+
+
+async def _terminate(process: BlockProcess, take: Callable[[bytes], Awaitable[None]] | None = None) -> None:
+    """Stop it by SIGINT, then by SIGKILL. ``take`` gets the last output."""
+    # in any case both: where the program ends by SIGINT, what it forked may not
+    for signal, grace in ((process.interrupt, INTERRUPT_GRACE), (process.kill, _LAST_WORDS_GRACE)):
+        await signal()
+        deadline = deadline_after(grace)
+        while chunk := await first(process.read(), None, deadline):
+            if take is not None:
                 await take(chunk)
-            if chunk is None:
-                await self._terminate(take)
-            call.block_ended = True
-            ending = await self.wait()
-        except BaseException:
-            await to_the_end(self.abandon())
-            raise
-        await self.aclose()
-        return ending
-
-    async def abandon(self) -> None:
-        """End it, whatever it writes."""
-        try:
-            await self._terminate()
-        finally:
-            await self.aclose()
-
-    async def _terminate(self, take: Callable[[bytes], Awaitable[None]] | None = None) -> None:
-        """Stop it by SIGINT, then by SIGKILL. ``take`` gets the last output."""
-        # in any case both: where the program ends by SIGINT, what it forked may not
-        for signal, grace in ((self.interrupt, INTERRUPT_GRACE), (self.kill, _LAST_WORDS_GRACE)):
-            await signal()
-            deadline = deadline_after(grace)
-            while chunk := await first(self.read(), None, deadline):
-                if take is not None:
-                    await take(chunk)
 
 
 class BlockPlace(ABC):
@@ -126,7 +128,7 @@ class BlockPlace(ABC):
         """Delete a block's file from inside, as hostile code may have replaced it."""
 
 
-class _Supervised(BlockProcess):
+class _Supervised:
     """A process of the supervisor, whose end may be that it was not started."""
 
     def __init__(self, channel: ProcessChannel, file: str) -> None:
@@ -221,95 +223,51 @@ class SupervisedBlocks(BlockPlace):
             logger.warning("files of code blocks are left: %s", error)
 
 
-class _Direct(BlockProcess):
-    """A program of the sandbox, beside which no other one runs."""
-
-    def __init__(self, process: Process, sandbox: Sandbox) -> None:
-        self._process = process
-        self._sandbox = sandbox
-
-    async def read(self) -> bytes:
-        return await self._process.read()
-
-    async def wait(self) -> Exit:
-        return await self._process.wait()
-
-    async def interrupt(self) -> None:
-        await self._sandbox.interrupt()
-
-    async def kill(self) -> None:
-        await self._sandbox.kill()
-
-    async def aclose(self) -> None:
-        await self._process.aclose()
-
-    async def send(self, data: bytes) -> None:
-        await self._process.write(data)
-        # only now: half a program must not be run
-        await self._process.close_stdin()
-
-
 class DirectBlocks(BlockPlace):
     """Blocks as programs of a sandbox that has no Python for a supervisor: each takes as long as the engine takes.
 
     Args:
+        spawn: Starts a program in the sandbox.
         sandbox: The sandbox.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, spawn: Spawn, sandbox: Sandbox) -> None:
+        self._spawn = spawn
         self._sandbox = sandbox
         self._private = f"{sandbox.private}/{_PRIVATE}"
 
     async def start(self, block: BlockFile, call: Call) -> BlockProcess | None:
         as_file = _RUN_PYTHON if block.is_python else ""
         argv = ["sh", "-c", _RUN_BLOCK, "run_block", block.path, self._private, as_file, *block.command]
-        process = await self._spawn(argv, call.stop)
+        process: DirectProcess | None = await first(self._spawn(argv), call.stop, undo=_abandon)
         if process is None and call.timed_out:
             await first(self._sandbox.stop(), None, deadline_after(_STOP_TIMEOUT))
             raise SandboxError(f"it did not start the block within {call.seconds} s")
         if process is not None:
             try:
-                await first(process.send(block.code), call.stop)
+                await first(_give(process, block.code), call.stop)
             except BaseException:
-                await to_the_end(process.abandon())
+                await to_the_end(_abandon(process))
                 raise
         return process
 
     async def delete(self, file: str) -> None:
         deadline = deadline_after(DELETE_TIMEOUT)
         try:
-            process = await self._spawn(["rm", "-f", "--", file], None, deadline)
+            process = await first(self._spawn(["rm", "-f", "--", file]), None, deadline, undo=_abandon)
         except SandboxError as error:
             logger.warning("files of code blocks are left: %s", error)
             return
-        if process is None:
-            logger.warning("files of code blocks are left: no program starts in the sandbox")
-            return
-        while chunk := await first(process.read(), None, deadline):
+        chunk: bytes | None = None
+        while process is not None and (chunk := await first(process.read(), None, deadline)):
             pass
         if chunk is None:
             logger.warning("files of code blocks are left: `rm` has not ended after %g s", DELETE_TIMEOUT)
-            await process.abandon()
-        else:
-            await process.aclose()
+        if process is not None:
+            await (_abandon(process) if chunk is None else process.aclose())
 
-    async def _spawn(
-        self, argv: Sequence[str], stop: asyncio.Future[None] | None, deadline: float | None = None
-    ) -> _Direct | None:
-        """Start a program. Returns ``None`` if ``stop`` or the deadline comes first."""
 
-        async def spawn() -> _Direct:
-            return _Direct(await self._sandbox.spawn(argv), self._sandbox)
-
-        def spawned() -> Awaitable[_Direct | None]:
-            return first(spawn(), stop, deadline, undo=lambda late: late.abandon())
-
-        try:
-            return await spawned()
-        except SandboxError:
-            if self._sandbox.running:
-                # what an earlier block has left behind may hold all the processes there may be
-                await self._sandbox.kill()
-            if not self._sandbox.running:
-                raise
-        return await spawned()
+async def _give(process: DirectProcess, code: bytes) -> None:
+    await process.write(code)
+    # only now: half a program must not be run
+    await process.close_stdin()

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from codeact_team.core.aio import to_the_end
 from codeact_team.core.execution import ExecutionResult, HostTools
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.executors.block_process import BlockFile, BlockPlace, DirectBlocks, SupervisedBlocks
+from codeact_team.executors.block_process import BlockFile, BlockPlace, DirectBlocks, SupervisedBlocks, follow
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.processes import ProcessServers
 from codeact_team.executors.running import (
@@ -28,7 +28,7 @@ from codeact_team.executors.running import (
     require_size,
 )
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.sandbox.base import KILLED, Exit, NoPythonError
+from codeact_team.sandbox.base import KILLED, Exit, NoPythonError, Sandbox
 from codeact_team.session.processes import ProcessServer
 from codeact_team.text.visibility import foreign_encoding
 
@@ -172,11 +172,21 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
         if self.interpreter is not None:
             return
         try:
-            self._place = SupervisedBlocks(await self._servers.get(None, sandbox), sandbox.private)
+            self._place = SupervisedBlocks(await self._guarded_server(environment, sandbox), sandbox.private)
         except NoPythonError as error:
             logger.debug("each block takes long in this sandbox: %s", error)
-            await sandbox.start_without_python()
-            self._no_python, self._place = error, DirectBlocks(sandbox)
+            spawn = await sandbox.start_without_python()
+            self._no_python, self._place = error, DirectBlocks(spawn, sandbox)
+
+    async def _guarded_server(self, environment: Environment, sandbox: Sandbox) -> ProcessServer:
+        server = await self._servers.get(None, sandbox)
+        if (unguarded := server.connection.unguarded) is not None:
+            # code could tamper with the reports of later blocks
+            if environment.must_guard:
+                await to_the_end(self._servers.close())
+                raise NoPythonError(f"no supervisor is safe in this sandbox: {unguarded}")
+            logger.warning("%s", unguarded)
+        return server
 
     async def is_well(self, environment: Environment, call: Call) -> bool:
         server = self._servers.running(None)
@@ -200,7 +210,7 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
             environment.directory.remove_at_end(program.path)
         try:
             process = await place.start(program, call)
-            return Exit(0) if process is None else await process.follow(call, output.write)
+            return Exit(0) if process is None else await follow(process, call, output.write)
         except SandboxError as error:
             if sandbox.running and not self._has_lost_its_server:
                 raise

@@ -297,7 +297,7 @@ class CodeRunner(ABC, Generic[Program, Result]):
 
     async def is_well(self, environment: Environment, call: Call) -> bool:
         """Whether a sandbox in which no block has run answers. Raises a ``SandboxError`` if it has ended."""
-        return environment.sandbox is not None and await environment.sandbox.answers()
+        return environment.sandbox is not None and environment.sandbox.running
 
     def take_over(self, other: AnyRunner) -> None:
         """Take what another runner has opened in the sandbox. It has nothing open afterwards."""

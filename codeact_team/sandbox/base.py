@@ -7,13 +7,13 @@ import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel
 
@@ -284,6 +284,22 @@ class Process(ABC):
         """Close what the host holds for the process. Does not stop the process: the sandbox does that."""
 
 
+class DirectProcess(Process):
+    """A program in a sandbox without a supervisor, and the only one there. All that it leaves running ends with it."""
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """Send SIGINT to all that runs."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End all that runs, and return when it has ended. The sandbox may have, too."""
+
+
+Spawn = Callable[[Sequence[str]], Coroutine[Any, Any, DirectProcess]]
+"""Starts a program in the workspace, once the one before has ended. Raises a ``SandboxError``."""
+
+
 class Sandbox(ABC):
     """A place where hostile code runs, with a supervisor that starts it. Not bound to an event loop.
 
@@ -325,10 +341,6 @@ class Sandbox(ABC):
         """The directories of the host that programs can write, and for which it has no quota, once it runs."""
         return ()
 
-    async def answers(self) -> bool:
-        """Whether it really answers, while nothing runs inside. May never return, so limit the time."""
-        return self.running
-
     async def start(self) -> None:
         """Make the sandbox ready, unless it is. After a failure, nothing is left.
 
@@ -365,18 +377,14 @@ class Sandbox(ABC):
             SandboxError: If it cannot be started.
         """
 
-    async def start_without_python(self) -> None:
-        """Be ready to :meth:`spawn` programs, although no supervisor can run. All that has run is gone.
+    async def start_without_python(self) -> Spawn:
+        """Start it, and return what starts programs, where no supervisor can run. All that has run is gone.
 
         Raises:
             NoPythonError: If it cannot do without.
             SandboxError: As :meth:`start`.
         """
         raise NoPythonError("nothing runs in this sandbox without a Python")
-
-    @abstractmethod
-    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
-        """Start a program without a supervisor in the workspace, one at a time, with the variables of ``env`` beside its own."""
 
     def is_own_user(self, user: str) -> bool:
         """Whether programs run as this user, given by name or number, once it runs."""
@@ -417,12 +425,8 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
-    async def interrupt(self) -> None:
-        """Send SIGINT to everything inside, where there is no supervisor."""
-
-    @abstractmethod
     async def kill(self) -> None:
-        """End everything inside at once. The sandbox itself may end with its supervisor."""
+        """End everything inside at once, and the sandbox with it if its supervisor is its first process."""
 
     async def __aenter__(self) -> Self:
         await self.start()

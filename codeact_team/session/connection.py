@@ -258,6 +258,7 @@ class SupervisorConnection:
         forks_in: The directory of the workspace that contains the directories of forks.
         alive: Whether the stream was opened, and has not ended as far as is known.
         ending: The end of the supervisor, if it has ended.
+        unguarded: How code could tamper with the supervisor, if it could.
     """
 
     def __init__(self, sandbox: Sandbox, *, only_processes: bool = False, user: str | None = None) -> None:
@@ -275,6 +276,7 @@ class SupervisorConnection:
         self.forks_in: str = f"{FORKS_PREFIX}{token_hex(8)}"
         self.alive: bool = False
         self.ending: Exit | None = None
+        self.unguarded: str | None = None
 
     def new_channel(self) -> SessionChannel:
         """Make the channel of another session. The first one is for the main session."""
@@ -301,7 +303,9 @@ class SupervisorConnection:
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 # a program that cannot start says so, and reads nothing
-                return await accompanied(self.send(payload), self._greeting(self._process))
+                greeting = await accompanied(self.send(payload), self._greeting(self._process))
+                self.unguarded = greeting.unguarded
+                return greeting
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {_START_TIMEOUT:g} s"))
             raise SandboxLostError(f"the interpreter did not start within {_START_TIMEOUT:g} s") from None

@@ -37,8 +37,8 @@ class TestPrograms:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("API_KEY", "secret")
-        async with started(tmp_path, environment={"A": "1", "B": "1"}) as sandbox:
-            process = await sandbox.spawn(["sh", "-c", "pwd; env; cat"], env={"B": "2"})
+        async with started(tmp_path, environment={"A": "1"}) as sandbox:
+            process = await sandbox.spawn(["sh", "-c", "pwd; env; cat"])
             await process.write(b"C=3\n")
             await process.close_stdin()
             lines = b""
@@ -47,7 +47,7 @@ class TestPrograms:
             await process.aclose()
         first, *variables = lines.decode().splitlines()
         assert first == str(tmp_path)
-        assert {"A=1", "B=2", "C=3", "LANG=C.UTF-8"} <= set(variables)
+        assert {"A=1", "C=3", "LANG=C.UTF-8"} <= set(variables)
         assert "API_KEY" not in lines.decode()
 
     async def test_stdout_and_stderr_are_one_stream_in_the_order_of_writing(
@@ -176,38 +176,27 @@ class TestPrograms:
         assert output.split() == ["[1,", "2]", "TexT", "text"]
 
 
+def memory_kills(supervisor: int) -> int:
+    """How many processes of its control group the memory limit has killed."""
+    [counts] = [
+        dict(line.split() for line in (group / name).read_text().splitlines())
+        for group in control_groups(supervisor)
+        for name in ("memory.events", "memory.oom_control")
+        if (group / name).exists()
+    ]
+    return int(counts["oom_kill"])
+
+
 def resident_mib() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class TestStopping:
-    async def test_interrupt_lets_python_end_by_itself(self, sandbox: ConfinedSandbox) -> None:
-        code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('cleaned up'); raise SystemExit(5)"
-        process = await sandbox.spawn([sandbox.python, "-c", code])
-        assert await line(process) == b"1\n"
-        await sandbox.interrupt()
-        assert await line(process) == b"cleaned up\n"
-        assert await process.read() == b""
-        assert (await process.wait()).code == 5
-        await process.aclose()
-
-    async def test_interrupt_reaches_children_in_sessions_of_their_own(
-        self, sandbox: ConfinedSandbox
-    ) -> None:
-        code = "import time\ntry: print(1); time.sleep(60)\nexcept KeyboardInterrupt: print('child')"
-        process = await sandbox.spawn(["sh", "-c", 'trap : INT; setsid "$0" -c "$1"', sandbox.python, code])
-        assert await line(process) == b"1\n"
-        await sandbox.interrupt()
-        assert await line(process) == b"child\n"
-        await process.wait()
-        await process.aclose()
-
     async def test_kill_ends_code_that_ignores_signals(self, sandbox: ConfinedSandbox) -> None:
         # code that ignores SIGTERM ran on
         process = await sandbox.spawn(["sh", "-c", "trap '' INT TERM HUP; echo 1; while :; do :; done"])
         assert await line(process) == b"1\n"
-        await sandbox.interrupt()
         await sandbox.kill()
         assert await process.read() == b""
         assert (await process.wait()).code == 128 + signal.SIGKILL
@@ -274,7 +263,7 @@ class TestStopping:
                 # which a limit for each process does not bound
                 code = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
                 said_by_python, exit = await python(sandbox, code)
-                assert exit.fork_failures
+                assert exit.code != 0
                 assert diagnose(sandbox.limits, exit_code=exit.code, output=said_by_python) == said
 
     async def test_a_memory_bomb_ends_and_is_named(self, tmp_path: Path) -> None:
@@ -284,7 +273,7 @@ class TestStopping:
             )
             # without a control group, it is refused memory
             assert exit.code == 128 + signal.SIGKILL or "MemoryError" in output
-            said = diagnose(sandbox.limits, exit_code=exit.code, output=output, oom_kills=exit.oom_kills)
+            said = diagnose(sandbox.limits, exit_code=exit.code, output=output)
             assert said is not None
             assert "into a limit of the sandbox: memory (memory_mib: 100" in said
             assert (await python(sandbox, "kept = bytearray(50 << 20); print('enough')"))[0] == "enough\n"
@@ -339,7 +328,7 @@ def supervisor_holds(pid: int) -> tuple[int, int, int]:
 class TestControlGroup:
     """What a limit for each process does not bound."""
 
-    async def test_memory_is_limited_altogether(self, tmp_path: Path) -> None:
+    async def test_memory_is_limited_altogether(self, tmp_path: Path, supervisors: Supervisors) -> None:
         of_processes = """
             import os, time
             for _ in range(16):
@@ -361,11 +350,12 @@ class TestControlGroup:
         """
         async with started(tmp_path, memory_mib=128) as sandbox:
             for code in (of_processes, of_sockets):
-                _, ending = await python(sandbox, "if True:" + code)
-                assert ending.oom_kills
+                before = memory_kills(supervisors()[-1])
+                await python(sandbox, "if True:" + code)
+                assert memory_kills(supervisors()[-1]) > before
                 # its supervisor is in the group, too, and must not be the one that the kernel takes
                 assert sandbox.running
-                assert (await run(sandbox, "true"))[1] == Exit(0, oom_kills=0)
+                assert (await run(sandbox, "true"))[1] == Exit(0)
 
     async def test_processor_time_is_limited_altogether(self, tmp_path: Path) -> None:
         code = """
@@ -456,7 +446,6 @@ class TestLifeCycle:
             with pytest.raises(ConfinementError, match="not running"):
                 await sandbox.spawn(["true"])
             await sandbox.kill()
-            await sandbox.interrupt()
             await sandbox.start()
             assert (await run(sandbox, "echo", "again"))[0] == b"again\n"
             groups = control_groups(supervisors()[-1])

@@ -93,7 +93,7 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
         **limits,
     )
     control = SupervisingProcess(settings)
-    control.send(Message.INTERRUPT)
+    control.send(Message.KILL)
     control.kill()
     assert not control.alive
 

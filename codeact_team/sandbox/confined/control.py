@@ -356,12 +356,7 @@ class ConfinedProcess(Process):
         end = ProgramEnd(*json.loads(report))
         if end.failed:
             return Exit(1, lost=f"the program could not be started: {end.failed}")
-        return Exit(
-            end.code,
-            oom_kills=end.oom_kills,
-            fork_failures=end.fork_failures or 0,
-            processor_seconds=end.processor_seconds,
-        )
+        return Exit(end.code)
 
     def _close(self, fd: int) -> None:
         if fd in self._open:

@@ -40,15 +40,13 @@ class Message(IntEnum):
     SPAWN = 3
     """Start a program: :class:`SpawnRequest`. With the descriptors of its stdin, of its output, and of the pipe that gets
     its :class:`ProgramEnd`."""
-    INTERRUPT = 4
-    """Send SIGINT to everything that runs."""
-    KILL = 5
+    KILL = 4
     """Kill everything that runs."""
 
     # from a supervising process
-    READY = 6
+    READY = 5
     """It takes requests: :class:`Readied`."""
-    FAILED = 7
+    FAILED = 6
     """It cannot start: the reason, a string."""
 
 
@@ -110,21 +108,15 @@ class Readied(NamedTuple):
 
 
 class ProgramEnd(NamedTuple):
-    """The end of a program; each count is ``None`` if not known.
+    """The end of a program.
 
     Attributes:
         code: Its exit code; 128 + n if signal n has ended it.
         failed: The reason if it could not be started; empty if it was.
-        oom_kills: The processes that the memory limit has killed meanwhile.
-        fork_failures: The processes that the process limit has refused meanwhile.
-        processor_seconds: The processor time that was used meanwhile.
     """
 
     code: int
     failed: str = ""
-    oom_kills: int | None = None
-    fork_failures: int | None = None
-    processor_seconds: float | None = None
 
 
 def encode(value: object) -> bytes:

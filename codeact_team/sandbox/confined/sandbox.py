@@ -284,16 +284,15 @@ class ConfinedSandbox(Sandbox):
         await to_the_end(self._stop())
 
     async def supervise(self, *, plain: bool = False) -> Process:
-        return await self._start_program(receiving(self.python, plain=plain), {}, supervises=True)
+        return await self._start_program(receiving(self.python, plain=plain), supervises=True)
 
-    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
-        return await self._start_program(argv, env or {})
+    async def spawn(self, argv: Sequence[str]) -> Process:
+        """Start a program without a supervisor, once the one before has ended."""
+        return await self._start_program(argv)
 
-    async def _start_program(
-        self, argv: Sequence[str], env: Mapping[str, str], *, supervises: bool = False
-    ) -> Process:
+    async def _start_program(self, argv: Sequence[str], *, supervises: bool = False) -> Process:
         self._check_idle()
-        environment = {**self._base_environment(), **self._config.environment, **env}
+        environment = {**self._base_environment(), **self._config.environment}
         if self._packages is not None:
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
@@ -333,14 +332,14 @@ class ConfinedSandbox(Sandbox):
         found = map(os.stat, (sys.executable, sysconfig.get_path("purelib")))
         return f"{sys.executable} {[(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]}"
 
-    async def interrupt(self) -> None:
-        self._request(Message.INTERRUPT)
-
     async def kill(self) -> None:
         process = self._process
         if process is None or process.ended:
             return
-        self._request(Message.KILL)
+        if self._control is not None:
+            # if the supervising process is gone, so is everything that it has started
+            with suppress(ConfinementError):
+                self._control.send(Message.KILL)
         try:
             async with time_to_end():
                 await process.wait()
@@ -348,12 +347,6 @@ class ConfinedSandbox(Sandbox):
             process.lost = UNCLEARED
             if self._control is not None:
                 self._control.kill()
-
-    def _request(self, kind: Message) -> None:
-        if self._control is not None:
-            # if the supervising process is gone, so is everything that it has started
-            with suppress(ConfinementError):
-                self._control.send(kind)
 
     async def _start(self) -> None:
         async with _starts:

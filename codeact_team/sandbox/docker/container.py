@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
 
@@ -140,9 +140,7 @@ class Container:
         self.client.timeout = _RUNNING_TIMEOUT
         self.image = await ask(self._made_from)
 
-    def launch(
-        self, command: Sequence[str], env: Mapping[str, str], user: str = ""
-    ) -> tuple[str, socket.socket]:
+    def launch(self, command: Sequence[str], user: str = "") -> tuple[str, socket.socket]:
         """Start a program, as another ``user`` than the container's if one is named. Blocks.
 
         Returns the engine's name for it, and its stream.
@@ -150,7 +148,7 @@ class Container:
         if self._limiting:
             command = ["/bin/sh", "-c", f'{self._limiting} && exec "$@"', "sh", *command]
         with translated(self._url):
-            created = self.client.exec_create(self.id, command, stdin=True, environment=dict(env), user=user)
+            created = self.client.exec_create(self.id, command, stdin=True, user=user)
         path = f"/exec/{created['Id']}/start"
         return created["Id"], open_stream(self.client, self._url, path, {"Detach": False, "Tty": False})
 
@@ -191,16 +189,6 @@ class Container:
                 return str(self.client.inspect_container(self.id)["Image"])
         except (EngineError, KeyError) as error:
             logger.debug("the image is not known: %s", error)
-            return None
-
-    def count_processes(self) -> int | None:
-        """Return the number of processes inside, the first one included; ``None`` if the engine cannot list them. Blocks."""
-        try:
-            with translated(self._url):
-                # `null` while a container ends
-                return len(self.client.top(self.id, ps_args=self.engine.listing)["Processes"] or ())
-        except EngineError as error:
-            logger.debug("processes not known: %s", error)
             return None
 
     async def ending(self, exec_id: str | None = None) -> Exit:

@@ -58,9 +58,8 @@ _IN_A_SHELL = {"core": ("c", 512), "fsize": ("f", 512), "data": ("d", 1024), "me
 """By what letter a POSIX shell knows a limit, and in units of how many bytes."""
 _LEFT_TO_A_SHELL = {"data", "nproc"}
 """Limits that the engine does not get, as it would apply them to its own part of a start, which needs more."""
-_START, _GUARD, _INIT = (
-    (resources.files(__name__.rpartition(".")[0]) / name).read_text()
-    for name in ("start.sh", "guard.sh", "init.sh")
+_START, _GUARD = (
+    (resources.files(__name__.rpartition(".")[0]) / name).read_text() for name in ("start.sh", "guard.sh")
 )
 _ENTER = stat.S_IXGRP | stat.S_IXOTH
 
@@ -135,7 +134,6 @@ def launch(
         "1" if no_set_id else "",
         _limiting(engine, config, user),
         _GUARD,
-        _INIT,
         *(receiving("python3") if with_python else ()),
     ]
     paths = {} if packages is None else python_path(PACKAGES, config.environment)

@@ -58,11 +58,6 @@ class EngineDescription:
         return self.product == "Podman"
 
     @property
-    def listing(self) -> str:
-        """The arguments of the engine's ``top`` with which it lists process ids, without a program of the container."""
-        return "pid" if self.is_podman else "-eo pid"
-
-    @property
     def ignores_limits(self) -> bool:
         """Whether it ignores the limits of single processes, as a Podman does that is rootless and asked as Docker is."""
         return self.is_podman and self.is_rootless

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -23,6 +23,7 @@ from codeact_team.sandbox.base import (
     NoPythonError,
     Process,
     Sandbox,
+    Spawn,
     receiving,
     warn_once,
 )
@@ -95,6 +96,7 @@ class DockerSandbox(Sandbox):
         self._container: Container | None = None
         self._process: ContainerProcess | None = None
         self._with_python = True
+        self._has_tried_python = False
         self._programs: PlainPrograms | None = None
         """Starts programs in a container without a supervisor."""
         self._removals: list[Future[None]] = []
@@ -129,9 +131,6 @@ class DockerSandbox(Sandbox):
     @property
     def running(self) -> bool:
         return self._container is not None and self._container.alive
-
-    async def answers(self) -> bool:
-        return self.running if self._programs is None else await self._programs.answers()
 
     async def stop(self) -> None:
         await self._give_up(self._container, STOPPED)
@@ -169,24 +168,21 @@ class DockerSandbox(Sandbox):
             raise NoPythonError("no interpreter can be started in the sandbox: the image has no `python3`")
         if self._process is not None:
             raise EngineError("the container has its supervisor already")
+        self._has_tried_python = True
         self._process = process = ContainerProcess(
             container.stream, container.ending, frames=container.frames, unread=container.unread
         )
         return process
 
-    async def start_without_python(self) -> None:
+    async def start_without_python(self) -> Spawn:
         self._with_python = False
-        if self._container is not None and self._programs is None:
-            _without_python.add(await self.python_identity())
+        if self._programs is None:
+            if self._has_tried_python:
+                _without_python.add(await self.python_identity())
             await self._give_up(self._container, None)
         await self.start()
-
-    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Process:
-        if self._container is None:
-            raise EngineError(_NOT_RUNNING)
-        if self._programs is None:
-            raise EngineError("programs in this container are started by its supervisor")
-        return await self._programs.spawn(argv, env or {})
+        assert self._programs is not None, "it starts with them"
+        return self._programs.spawn
 
     def is_own_user(self, user: str) -> bool:
         return self._container is not None and user in (
@@ -203,20 +199,18 @@ class DockerSandbox(Sandbox):
 
     async def spawn_beside(self, argv: Sequence[str], user: str = "") -> Process:
         """Start a program of ours beside the running one. Its end is not known, so do not call ``wait``."""
-        return await self._run(argv, {}, user)
+        return await self._run(argv, user)
 
-    async def _run_first(self, argv: Sequence[str], variables: Mapping[str, str]) -> ContainerProcess:
-        self._process = process = await self._run(argv, variables)
+    async def _run_first(self, argv: Sequence[str]) -> ContainerProcess:
+        self._process = process = await self._run(argv)
         return process
 
-    async def _run(
-        self, command: Sequence[str], variables: Mapping[str, str], user: str = ""
-    ) -> ContainerProcess:
+    async def _run(self, command: Sequence[str], user: str = "") -> ContainerProcess:
         container = self._container
         if container is None:
             raise EngineError(_NOT_RUNNING)
         # a program whose start is cancelled ends when it reads the end of its input
-        launch = partial(container.launch, command, variables, user)
+        launch = partial(container.launch, command, user)
         hangup = container.hangup()
         try:
             exec_id, stream = await ask(launch, undo=lambda late: late[1].close())
@@ -236,14 +230,8 @@ class DockerSandbox(Sandbox):
         config = self._config
         return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
 
-    async def interrupt(self) -> None:
-        if self._programs is not None:
-            self._programs.signal(b"INT")
-
     async def kill(self) -> None:
-        if self._programs is not None:
-            await self._programs.end_rest(True)
-        elif self._process is not None and self._container is not None:
+        if self._process is not None and self._container is not None:
             # all that runs ends with its first process
             self._process.is_killed = True
             await self._give_up(self._container, await self._container.why_unresponsive())

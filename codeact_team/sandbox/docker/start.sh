@@ -5,7 +5,7 @@
 #   $4  a command to run first, or nothing
 #   $5  whether no file may be made that runs with its owner's rights: tried out, as an engine need not say
 #   $6  commands for the limits of the supervisor and of all that it starts, or nothing
-#   $7  guard.sh, and $8 its argument init.sh: what runs where there is no Python, or none is to run
+#   $7  guard.sh: what runs where there is no Python, or none is to run
 #   then the command of the supervisor; nothing if no Python is to run
 # It says the word and "ready"; or what is wrong, and ends.
 exec 3<&0 </dev/null
@@ -39,11 +39,11 @@ if [ -n "$4" ]; then
     }
     (PATH=/usr/bin:/bin:$PATH; rm "/tmp/$1")
 fi
-word=$1 limits=$6 guard=$7 init=$8
-shift 8
+word=$1 limits=$6 guard=$7
+shift 7
 if [ $# -gt 0 ] && command -v "$1" >/dev/null; then
     eval "$limits"
     echo "$word ready"
     exec "$@" <&3 3<&-
 fi
-exec /bin/sh -c "$guard" guard "$init" "$word" <&3 3<&-
+exec /bin/sh -c "$guard" guard "$word" "$guard" <&3 3<&-

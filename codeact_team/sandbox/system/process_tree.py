@@ -157,10 +157,10 @@ class ProcessTree:
             if leader in self._running:
                 os.kill(leader, signal.SIGINT)
 
-    def signal_all(self, number: int) -> None:
-        """Send a signal to every descendant, once."""
+    def kill_all(self) -> None:
+        """Send SIGKILL to every descendant, once."""
         for process in list(self._alive()):
-            self._signal(process.pid, number)
+            self._signal(process.pid, signal.SIGKILL)
 
     def end(self, chosen: Choice) -> bool:
         """Kill the chosen descendants, and those that they start meanwhile. Returns whether none is left.

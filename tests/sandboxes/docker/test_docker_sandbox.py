@@ -29,14 +29,17 @@ async def started(
 ) -> AsyncGenerator[DockerSandbox]:
     config = DockerSandboxConfig(**settings)
     sandbox = DockerSandbox(config, work_dir=work_dir, bind_dir=bind_dir, must_share=must_share)
-    # its programs are started here, and not by a supervisor
-    await sandbox.start_without_python()
-    async with sandbox:
+    try:
+        # its programs are started here, and not by a supervisor
+        await sandbox.start_without_python()
         yield sandbox
+    finally:
+        await sandbox.stop()
 
 
 async def output(sandbox: DockerSandbox, *argv: str) -> str:
-    process = await sandbox.spawn(argv)
+    spawn = await sandbox.start_without_python()
+    process = await spawn(argv)
     await process.close_stdin()
     said = b""
     while chunk := await process.read():
@@ -229,14 +232,13 @@ async def test_unasked_bytes_of_the_container_do_not_hold_up_the_host(
 ) -> None:
     # what a hostile program writes for ever to the first process' output
     async with started() as sandbox:
-        flood = await sandbox.spawn(
-            ["sh", "-c", "while :; do head -c 100000000 /dev/zero; done > /proc/1/fd/1"]
-        )
+        spawn = await sandbox.start_without_python()
+        flood = await spawn(["sh", "-c", "while :; do head -c 100000000 /dev/zero; done > /proc/1/fd/1"])
         for _ in range(20):
             began = time.process_time()
             assert sandbox.running
             assert time.process_time() - began < 0.5
-        await sandbox.kill()
+        await flood.kill()
         await flood.aclose()
         if not sandbox.running:
             # an engine that is busy with the flood may not tell in time that the code has ended
@@ -249,14 +251,13 @@ async def test_unasked_bytes_of_the_container_do_not_hold_up_the_host(
 async def test_containers_end_is_seen() -> None:
     async with started() as sandbox:
         (container,) = inspected()
-        assert sandbox.running
+        spawn = await sandbox.start_without_python()
         with closing(connect(engine_url())) as client:
             client.kill(container["Id"])
         wait_until(lambda: not sandbox.running, seconds=5)
         with pytest.raises(EngineError):
-            await output(sandbox, "true")
+            await spawn(["true"])
         await sandbox.kill()
-        await sandbox.interrupt()
         await sandbox.start()
         assert await output(sandbox, "echo", "up") == "up\n"
 

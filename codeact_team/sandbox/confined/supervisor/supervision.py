@@ -74,7 +74,6 @@ class _Programs:
         self._start = start
         self._starting = starting
         self._counters = counters
-        self._before = ProgramEnd(0)
         self._processes = ProcessTree(can_scan=True)
         self._program: starting.RunningProgram | None = None
         self._leader = 0
@@ -84,7 +83,6 @@ class _Programs:
     def spawn(self, request: SpawnRequest, descriptors: Sequence[int]) -> None:
         """Start a program. The descriptors: its stdin, its output, and the pipe to which its end is written."""
         stdin, output, self._status = descriptors
-        self._before = self._count(0)
         try:
             with _standard_streams(stdin, output), self._starting:
                 self._program = self._start(request, self._counters)
@@ -101,10 +99,10 @@ class _Programs:
             os.close(stdin)
             os.close(output)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to everything that runs. :meth:`reap` notices what ends."""
+    def kill(self) -> None:
+        """Kill everything that runs. :meth:`reap` notices what ends."""
         if self._program is not None:
-            self._processes.signal_all(number)
+            self._processes.kill_all()
 
     def reap(self) -> None:
         """Reap what has ended: the program, or orphans of it."""
@@ -113,14 +111,14 @@ class _Programs:
             pid, code = child
             if pid == self._leader:
                 self._end(self._program)
-                self._report(self._count(code, self._before))
+                self._report(ProgramEnd(code))
             else:
                 os.waitpid(pid, 0)
 
     def close(self) -> None:
         """End everything."""
         if self._program is not None:
-            self.signal(signal.SIGKILL)
+            self.kill()
             self._end(self._program)
 
     def _end(self, program: starting.RunningProgram) -> None:
@@ -130,20 +128,6 @@ class _Programs:
             pass
         self._processes.forget(self._leader)
         self._program = None
-
-    def _count(self, code: int, before: ProgramEnd | None = None) -> ProgramEnd:
-        """The end of a program with this exit code, and what was counted since ``before``."""
-        seconds = self._counters.processor_seconds()
-        if seconds is None:
-            # without processes that their parent has not waited for, as a program may arrange
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            seconds = used.ru_utime + used.ru_stime
-        kills, failures = self._counters.oom_kills, self._counters.fork_failures
-        if before is not None:
-            kills = None if kills is None else kills - (before.oom_kills or 0)
-            failures = None if failures is None else failures - (before.fork_failures or 0)
-            seconds -= before.processor_seconds or 0.0
-        return ProgramEnd(code, oom_kills=kills, fork_failures=failures, processor_seconds=seconds)
 
     def _report(self, end: ProgramEnd) -> None:
         with suppress(BrokenPipeError):
@@ -290,7 +274,7 @@ def _serve(control: socket.socket, messages: MessageSocket, host: int | None, pr
                 if kind == Message.SPAWN:
                     programs.spawn(SpawnRequest(*value), messages.take_descriptors(_SPAWN_DESCRIPTORS))
                 else:
-                    programs.signal(signal.SIGINT if kind == Message.INTERRUPT else signal.SIGKILL)
+                    programs.kill()
 
 
 def supervise(
