@@ -110,8 +110,11 @@ def _available_memory() -> int | None:
 
 def _has_bridge() -> bool:
     """Whether containers can have a network; ``True`` where the engine cannot be asked, which tests say themselves."""
+    if not (url := engine_url()).startswith("unix:"):
+        # a test's own way to an engine, which may be what has failed
+        return True
     try:
-        with closing(connect(engine_url())) as client:
+        with closing(connect(url)) as client:
             return bool(client.networks(names=["bridge"]))
     except (EngineError, DockerException):
         return True

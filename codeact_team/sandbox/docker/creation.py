@@ -41,7 +41,7 @@ WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
 _ULIMITS = {
     "core": 0,
-    # `exec.sh` and the supervisor allow less to the code itself
+    # the supervisor, or the shell in its place, allows less to the code itself
     "nofile": OWN_DESCRIPTORS,
     "memlock": LOCKED_BYTES,
     "sigpending": PENDING_SIGNALS,
