@@ -1,7 +1,7 @@
 """A host process for tests: takes something away from itself, uses a sandbox, and prints what came of it.
 
 Arguments: ``report`` or ``hang``, a workspace, the confinement, and what to do without: ``namespaces``, ``landlock``,
-``capabilities``, ``sandlock``, ``cgroups``, or ``numbers`` of system calls, as on a processor that is not known.
+``capabilities``, ``listener``, ``cgroups``, or ``numbers`` of system calls, as on a processor that is not known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from codeact_team.sandbox.system import filters
 ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
 
 filters.NUMBERS |= {"unshare": (272, 97), "landlock_create_ruleset": (444, 444)}
-TAKEN_AWAY = {"namespaces": "unshare", "landlock": "landlock_create_ruleset"}
+TAKEN_AWAY = {"namespaces": "unshare", "landlock": "landlock_create_ruleset", "listener": "seccomp"}
 
 
 def do_without(what: Sequence[str]) -> None:
@@ -52,19 +52,18 @@ def do_without(what: Sequence[str]) -> None:
     if "numbers" in what:
         # PER_LINUX32
         ctypes.CDLL(None).personality(8)
-    if "sandlock" in what:
-        sys.modules["sandlock"] = None  # pyright: ignore[reportArgumentType]
 
 
 def hide_control_groups() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts, recursive_private = 0x20000, 0x4000 | 0x40000
-    for result in (
-        libc.unshare(new_mounts),
-        libc.mount(b"none", b"/", None, recursive_private, None),
-        libc.mount(b"tmpfs", b"/sys/fs/cgroup", b"tmpfs", 1, None),
+    for call in (
+        lambda: libc.unshare(new_mounts),
+        lambda: libc.mount(b"none", b"/", None, recursive_private, None),
+        lambda: libc.mount(b"tmpfs", b"/sys/fs/cgroup", b"tmpfs", 1, None),
     ):
-        assert result == 0, os.strerror(ctypes.get_errno())
+        # one after the other: without the first, the others would be done to the machine
+        assert call() == 0, os.strerror(ctypes.get_errno())
 
 
 @contextlib.contextmanager

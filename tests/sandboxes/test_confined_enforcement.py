@@ -19,7 +19,6 @@ from support.variations import mostly_long
 
 from codeact_team.sandbox.base import Cause, diagnose
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
-from codeact_team.sandbox.system.kernel import ABI_OF_SCOPES, landlock_abi
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
 
@@ -31,18 +30,22 @@ class TestConfinement:
             "",
             *(
                 pytest.param(parts, marks=pytest.mark.long)
-                for parts in ("sandlock", "cgroups", "cgroups capabilities", "capabilities namespaces")
+                for parts in (
+                    "listener",
+                    "cgroups",
+                    "cgroups capabilities",
+                    "cgroups namespaces",
+                    "cgroups capabilities namespaces",
+                )
             ),
             "namespaces",
+            "capabilities namespaces",
         ],
     )
     def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:
         if "cgroups" in without and os.geteuid() != 0:
             pytest.skip("only root can hide control groups")
         report = report_of_host(tmp_path, "required", *without.split())
-        if "namespaces" in without and landlock_abi() < ABI_OF_SCOPES:
-            assert all(what in report["error"] for what in (Enforced.NETWORK, Enforced.OTHERS))
-            return
         ungrouped = report.pop("ungrouped")
         # without namespaces there are only those of the machine
         assert report.pop("terminals") == report.pop("namespaces")
@@ -108,7 +111,7 @@ class TestConfinement:
         assert "best_effort" in error
 
     @pytest.mark.parametrize(
-        "without", mostly_long(["landlock namespaces", "landlock", "sandlock namespaces"])
+        "without", mostly_long(["landlock namespaces", "landlock", "listener namespaces"])
     )
     def test_the_best_effort_goes_on_and_says_once_what_is_missing(
         self, tmp_path: Path, without: str
@@ -131,7 +134,7 @@ class TestConfinement:
 
 
 def report_of_host(workspace: Path, *mode: str) -> dict[str, Any]:
-    if not {"landlock", "sandlock", "numbers"} & set(mode):
+    if not {"landlock", "listener", "numbers"} & set(mode):
         skip_if_not_confined()
     with host("report", workspace, *mode) as process:
         return json.loads(process.communicate(timeout=60)[0])

@@ -92,7 +92,7 @@ def run_code(
     provider = "codeact_team.ConfinedCommandLineCodeExecutor"
     confined = f"config.code_executor={{provider: {provider}, config: {settings}}}"
     task = f"```python\n{code}\n```"
-    return codeact_team("run", "executor", task, *arguments, "-s", confined, cwd=cwd, **variables)
+    return codeact_team("run", "executor", task, "-s", confined, *arguments, cwd=cwd, **variables)
 
 
 def talker(folder: Path, answers: Sequence[str] = ()) -> str:

@@ -1,1 +1,1 @@
-"""Code in a process of this machine that the kernel confines. The only importer of sandlock."""
+"""Code in a process of this machine that the kernel confines."""

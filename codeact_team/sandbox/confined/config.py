@@ -88,8 +88,9 @@ class ConfinedSandboxConfig(BaseModel):
 
     @property
     def relaxations(self) -> tuple[str, ...]:
-        """Each field that grants more than its default, as ``field: value``."""
-        found = [] if self.confinement == "required" else ["confinement: best_effort"]
-        if self.readable:
-            found.append(f"readable: {', '.join(self.readable)}")
+        """Each field that grants more than its default, as ``field: value``.
+
+        What is missing with ``confinement: best_effort`` is told when a sandbox starts.
+        """
+        found = [f"readable: {', '.join(self.readable)}"] if self.readable else []
         return (*found, *above_default(self, "memory_mib", "pids", "cpus", "tmpfs_mib"))

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import util
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -113,15 +112,13 @@ class _Zygote:
                     _PROGRAM,
                     str(_DIRECTORY),
                     str(loading.fileno()),
-                    *_directory_of("sandlock"),
                 ],
                 stdin=self.end.theirs.fileno(),
                 pass_fds=[loading.fileno()],
                 # it is not read; a pipe, as programs in its forks will have
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                # sandlock cannot be imported if a user has no home
-                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "HOME": "/"},
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
                 cwd="/",
                 start_new_session=True,
             )
@@ -140,12 +137,6 @@ class _Zygote:
         self._process.wait()
 
 
-def _directory_of(module: str) -> Sequence[str]:
-    """The directory to import ``module`` from, if it is installed."""
-    spec = util.find_spec(module)
-    return () if spec is None or spec.origin is None else (os.path.dirname(os.path.dirname(spec.origin)),)
-
-
 _lock = threading.Lock()
 _current: _Zygote | None = None
 
@@ -157,7 +148,7 @@ class SupervisingProcess:
     """
 
     def __init__(self, settings: Confinement, program: ZygoteProgram | None = None) -> None:
-        self.readied: Readied = Readied({}, by_kernel=False, uid=os.getuid())
+        self.readied: Readied = Readied({}, is_confined=False, uid=os.getuid())
         """Its mechanisms, once it is ready."""
         self._end = _HostEnd()
         self._killed = False

@@ -98,12 +98,12 @@ class Readied(NamedTuple):
 
     Attributes:
         reasons: For each, why it is not available, or ``None``.
-        by_kernel: Whether the kernel alone confines, so that a fork of the process can be confined.
+        is_confined: Whether its programs are kept to what they may do.
         uid: The user whom its programs run as.
     """
 
     reasons: dict[str, str | None]
-    by_kernel: bool
+    is_confined: bool
     uid: int
 
 

@@ -60,7 +60,7 @@ class Enforced(StrEnum):
     """Code can have only so many processes."""
 
 
-REQUIRED = frozenset({Enforced.READS, Enforced.WRITES, Enforced.NETWORK, Enforced.MODES})
+REQUIRED = frozenset({*Enforced} - {Enforced.MEMORY})
 """The restrictions that ``confinement: required`` needs."""
 
 _AGAINST_NAMESPACES = {
@@ -125,8 +125,8 @@ def remedy() -> str:
     if sys.platform == "linux":
         if "\nSeccomp:\t0\n" not in Path("/proc/self/status").read_text():
             return (
-                "Another filter of system calls is around this process, as in a container: run it outside, or start the "
-                "container with `--security-opt seccomp=unconfined`"
+                "Another filter of system calls is around this process, as in a container: run it outside, or by an engine whose "
+                "own filter lets programs use Landlock, as Docker's does since 23.0"
             )
         for name, (value, wanted) in _AGAINST_NAMESPACES.items():
             with suppress(OSError):
@@ -301,7 +301,7 @@ class ConfinedSandbox(Sandbox):
 
     async def supervise_loaded(self) -> Process | None:
         is_loaded = (
-            self._program is not None and self._control is not None and self._control.readied.by_kernel
+            self._program is not None and self._control is not None and self._control.readied.is_confined
         )
         if not (is_loaded and self.python_is_plain):
             return None
@@ -403,7 +403,7 @@ class ConfinedSandbox(Sandbox):
         enforced = set(_found[key])
         if sys.platform == "linux":
             enforced.add(Enforced.MEMORY)
-        if reasons["sandlock"] is None:
+        if self._control is not None and self._control.readied.is_confined:
             enforced.add(Enforced.PROCESSES)
         return frozenset(enforced)
 

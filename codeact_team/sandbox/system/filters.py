@@ -15,13 +15,16 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "adjtimex": (159, 171),
+    "bind": (49, 200),
     "bpf": (321, 280),
     "chmod": (90, None),
+    "chown": (92, None),
     "chroot": (161, 51),
     "clock_adjtime": (305, 266),
     "clock_settime": (227, 112),
     "clone": (56, 220),
     "clone3": (435, 435),
+    "connect": (42, 203),
     "creat": (85, None),
     "delete_module": (176, 106),
     "fallocate": (285, 47),
@@ -30,12 +33,21 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
     "fcntl": (72, 25),
+    "file_setattr": (469, 469),
     "finit_module": (313, 273),
+    "fork": (57, None),
+    "fremovexattr": (199, 16),
     "fsconfig": (431, 431),
+    "fsetxattr": (190, 7),
     "fsmount": (432, 432),
     "fsopen": (430, 430),
     "fspick": (433, 433),
+    "futimesat": (261, None),
+    "getxattr": (191, 8),
+    "getxattrat": (464, 464),
     "init_module": (175, 105),
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
@@ -52,7 +64,14 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "kill": (62, 129),
+    "lchown": (94, None),
+    "lgetxattr": (192, 9),
     "listmount": (458, 458),
+    "listxattr": (194, 11),
+    "listxattrat": (465, 465),
+    "llistxattr": (195, 12),
+    "lremovexattr": (198, 15),
+    "lsetxattr": (189, 6),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "migrate_pages": (256, 238),
@@ -66,6 +85,12 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
     "move_pages": (279, 239),
+    "mq_getsetattr": (245, 185),
+    "mq_notify": (244, 184),
+    "mq_open": (240, 180),
+    "mq_timedreceive": (243, 183),
+    "mq_timedsend": (242, 182),
+    "mq_unlink": (241, 181),
     "msgctl": (71, 187),
     "msgget": (68, 186),
     "msgrcv": (70, 188),
@@ -92,6 +117,8 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "quotactl": (179, 60),
     "quotactl_fd": (443, 443),
     "reboot": (169, 142),
+    "removexattr": (197, 14),
+    "removexattrat": (466, 466),
     "request_key": (249, 218),
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
@@ -99,6 +126,7 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "sched_setattr": (314, 274),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
+    "seccomp": (317, 277),
     "semctl": (66, 191),
     "semget": (64, 190),
     "semop": (65, 193),
@@ -108,6 +136,8 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "setns": (308, 268),
     "setpriority": (141, 140),
     "settimeofday": (164, 170),
+    "setxattr": (188, 5),
+    "setxattrat": (463, 463),
     "shmat": (30, 196),
     "shmctl": (31, 195),
     "shmdt": (67, 197),
@@ -120,9 +150,14 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "syslog": (103, 116),
     "tgkill": (234, 131),
     "tkill": (200, 130),
+    "truncate": (76, 45),
     "umount2": (166, 39),
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
+    "utime": (132, None),
+    "utimensat": (280, 88),
+    "utimes": (235, None),
+    "vfork": (58, None),
     "vhangup": (153, 58),
 }
 """The number of each call on x86_64, and on the other known processors; ``None`` if those do not have the call."""
@@ -165,14 +200,17 @@ OPENING = ("open", "openat")
 
 
 class Rule:
-    """A system call that is refused.
+    """A system call that is refused, or asked of a listener. Of several rules for a call, the first that meets it decides.
 
     Attributes:
         call: Its name in :data:`NUMBERS`.
-        unless: Arguments, by position. The call is allowed if all have these values.
-        bits: Arguments, by position. The call is refused only if each has one of these bits.
-        either: Pairs of position and value. The call is refused only if one of these arguments has this value.
+        unless: Arguments, by position. The rule is not met if all have these values.
+        bits: Arguments, by position. The rule is met only if each has one of these bits.
+        masked: The position of an argument, a mask and a value. The rule is met only if the argument has it under the mask.
+        either: Pairs of position and value. The rule is met only if one of these arguments has this value.
+        unless_one_of: The position of an argument, and values. The rule is not met if it has one of them.
         error: The error number that it fails with.
+        asked: Whether a listener decides instead.
     """
 
     def __init__(
@@ -180,14 +218,20 @@ class Rule:
         call: str,
         unless: Mapping[int, int] = {},
         bits: Mapping[int, int] = {},
+        masked: tuple[int, int, int] | None = None,
         either: Sequence[tuple[int, int]] = (),
+        unless_one_of: tuple[int, Sequence[int]] | None = None,
         error: int = errno.EPERM,
+        asked: bool = False,
     ) -> None:
         self.call = call
         self.unless = unless
         self.bits = bits
+        self.masked = masked
         self.either = either
+        self.unless_one_of = unless_one_of
         self.error = error
+        self.asked = asked
 
 
 NO_SET_ID = tuple(
@@ -195,12 +239,22 @@ NO_SET_ID = tuple(
     for call, mode in MODES.items()
 )
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_LOAD, _AND, _JUMP, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ASK, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGS = 0, 4, 16
 _X86_64 = "x86_64"
 _AUDIT_ARCH = {_X86_64: 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3}
 _X32_BIT = 0x40000000
+
+
+def number_of(call: str) -> int | None:
+    """The number of a call on this processor, if it has that."""
+    return NUMBERS[call][os.uname().machine != _X86_64]
+
+
+def names_of(calls: Sequence[str]) -> dict[int, str]:
+    """The names of calls by their numbers on this processor."""
+    return {number: call for call in calls if (number := number_of(call)) is not None}
 
 
 def install(rules: Sequence[Rule]) -> None:
@@ -226,28 +280,36 @@ def _program(rules: Sequence[Rule], machine: str) -> list[bytes]:
     code.append(_step(_LOAD, _OFFSET_NUMBER))
     if machine == _X86_64:
         code += [_step(_AT_LEAST, _X32_BIT, 0, 1), unknown]
+    of_calls: dict[int, list[bytes]] = {}
     for rule in rules:
-        number = NUMBERS[rule.call][machine != _X86_64]
-        if number is not None:
-            body = _body(rule)
-            code += [_step(_EQUAL, number, 0, len(body)), *body]
+        if (number := number_of(rule.call)) is not None:
+            of_calls.setdefault(number, []).extend(_body(rule))
+    for number, body in of_calls.items():
+        # a conditional jump reaches 255 instructions
+        code += [_step(_EQUAL, number, 1, 0), _step(_JUMP, len(body) + 1), *body, _step(_RETURN, _ALLOW)]
     return [*code, _step(_RETURN, _ALLOW)]
 
 
 def _body(rule: Rule) -> list[bytes]:
-    """The instructions that decide on a call by its arguments."""
-    allow, refuse = _step(_RETURN, _ALLOW), _step(_RETURN, _ERRNO | rule.error)
+    """The instructions that decide on a call by its arguments, and go on behind the last if the rule is not met."""
+    decide = _step(_RETURN, _ASK if rule.asked else _ERRNO | rule.error)
     if rule.either:
-        body = [allow]
-        for position, value in rule.either:
-            body = [*_test(_EQUAL, position, value, 1), refuse, *body]
-        return body
+        return [step for one in rule.either for step in (*_test(_EQUAL, *one, 1), decide)]
+    if rule.masked is not None:
+        position, mask, value = rule.masked
+        load = _step(_LOAD, _OFFSET_ARGS + 8 * position)
+        return [load, _step(_AND, mask), _step(_EQUAL, value, 0, 1), decide]
+    if rule.unless_one_of is not None:
+        position, values = rule.unless_one_of
+        tests = [_step(_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
+        return [_step(_LOAD, _OFFSET_ARGS + 8 * position), *tests, decide]
     if not (rule.bits or rule.unless):
-        return [refuse]
-    body = [refuse, allow] if rule.bits else [allow, refuse]
+        return [decide]
+    body = [decide] if rule.bits else [_step(_JUMP, 1), decide]
     for position, value in (rule.bits or rule.unless).items():
-        # an argument that does not meet its condition skips to the end
-        body = [*_test(_ANY_BIT if rule.bits else _EQUAL, position, value, len(body) - 1), *body]
+        # an argument that does not meet its condition skips all, or all but the decision
+        if_unmet = len(body) if rule.bits else len(body) - 1
+        body = [*_test(_ANY_BIT if rule.bits else _EQUAL, position, value, if_unmet), *body]
     return body
 
 

@@ -5,7 +5,9 @@ The calls return -1 on failure; :func:`checked` turns that into an ``OSError``.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
+import errno
 import gc
 import os
 import resource
@@ -13,6 +15,13 @@ import stat
 import struct
 import sys
 from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 3, 4, 22
 PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
@@ -174,7 +183,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH = 1, 1
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-MOVE = 1 << 13
+MAKE_SOCKET, MOVE = 1 << 9, 1 << 13
 """Moving files from one directory to another. A domain whose ruleset does not handle this refuses it."""
 _TRUNCATE, _CONTROL_DEVICES = 1 << 14, 1 << 15
 _OF_FILES = {5: 16, 3: 15, 2: 14, 1: 13}
@@ -185,7 +194,7 @@ ALL_OF_TCP = 3
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
 """Scopes: connections and signals to processes outside the domain."""
 
-ABI_OF_MOVES, ABI_OF_TCP, ABI_OF_SCOPES = 2, 4, 6
+ABI_OF_MOVES, ABI_OF_TRUNCATING, ABI_OF_TCP, ABI_OF_SCOPES = 2, 3, 4, 6
 
 
 def landlock_abi() -> int:
@@ -223,3 +232,50 @@ def allow(ruleset: int, path: str, access: int) -> None:
 def enter_domain(ruleset: int) -> None:
     """Enter a domain with this ruleset, for good. Raises an ``OSError`` on failure."""
     checked(syscall(_RESTRICT_SELF, ruleset, 0))
+
+
+_HANDED = "CODEACT_TEAM_DOMAIN"
+"""The variable by which a program gets the ruleset of a domain for what it starts itself."""
+
+
+def handed_domain(ruleset: int) -> dict[str, str]:
+    """The variable for a program that inherits the descriptor of a ruleset."""
+    return {_HANDED: str(ruleset)}
+
+
+def take_domain() -> int | None:
+    """The ruleset that this program was handed, if any."""
+    if (handed := os.environ.pop(_HANDED, None)) is None:
+        return None
+    os.set_inheritable(int(handed), False)
+    return int(handed)
+
+
+def in_domain(ruleset: int, action: Callable[[], _T]) -> _T:
+    """Do something in a domain, and return its result; this thread does not enter it.
+
+    Raises what the action raises, and a ``BlockingIOError`` if there may be no more threads.
+    """
+    results: list[_T] = []
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            enter_domain(ruleset)
+            results.append(action())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ended.release()
+
+    # a domain is for good, but each thread has its own
+    ended = _thread.allocate_lock()
+    ended.acquire()
+    try:
+        _thread.start_new_thread(work, ())
+    except RuntimeError as error:
+        raise BlockingIOError(errno.EAGAIN, str(error)) from None
+    ended.acquire()
+    if failures:
+        raise failures[0]
+    return results[0]

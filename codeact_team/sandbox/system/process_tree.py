@@ -255,6 +255,8 @@ def notice_ended_children() -> tuple[int, int]:
     signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
     # unlike SIG_IGN, a handler leaves a zombie to reap and wakes the descriptor
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    # calls that are asked of a listener would be interrupted, even those of which nobody expects it, such as kill and fork
+    signal.siginterrupt(signal.SIGCHLD, False)
     return ends
 
 

@@ -118,10 +118,7 @@ class MainThread:
 
 
 def begin(arguments: list[str]) -> MainThread:
-    """Load a program, and start a thread that serves the host.
-
-    The arguments: a descriptor to read the program from, and, if sandlock is installed, the directory to import it from.
-    """
+    """Load a program, and start a thread that serves the host. The argument is a descriptor to read the program from."""
     with open(int(arguments[0]), "rb") as file:
         parts = marshal.load(file)
     program = None if parts is None else LoadedProgram(*parts)
@@ -130,5 +127,5 @@ def begin(arguments: list[str]) -> MainThread:
     from codeact_team.sandbox.confined.supervisor.zygote import serve
 
     main_thread = MainThread()
-    serve(main_thread, program, arguments[1:])
+    serve(main_thread, program)
     return main_thread

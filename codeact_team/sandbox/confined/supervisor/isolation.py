@@ -6,7 +6,6 @@ socket there can be reached, which Landlock does not refuse. Linux only.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -18,7 +17,6 @@ from typing import NamedTuple, TypeVar
 
 from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.system import kernel
-from codeact_team.sandbox.system.filters import COUNTED, NO_SET_ID, OF_ITSELF, Rule
 from codeact_team.sandbox.system.kernel import PROCESS_TERMINALS, checked, libc, syscall
 from codeact_team.sandbox.users import private_user
 
@@ -182,7 +180,14 @@ def drop_privileges(user: PrivateUser | None = None) -> None:
 
 
 def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Restrict this process, and all that it starts, to these paths, as far as this kernel's Landlock can.
+    """Restrict this process, and all that it starts, as :func:`make_domain` says. Raises as that does."""
+    ruleset = make_domain(readable, writable)
+    kernel.enter_domain(ruleset)
+    os.close(ruleset)
+
+
+def make_domain(readable: Sequence[str], writable: Sequence[str]) -> int:
+    """The ruleset of a domain that is restricted to these paths, as far as this kernel's Landlock can.
 
     Readable files may be executed, and writable ones may be read. Since Linux 6.12, it also protects other processes of
     the sandbox against signals.
@@ -201,8 +206,7 @@ def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
         kernel.allow(ruleset, path, kernel.EXECUTE | kernel.READ_FILE | kernel.READ_DIRECTORY)
     for path in writable:
         kernel.allow(ruleset, path, all_of_files)
-    kernel.enter_domain(ruleset)
-    os.close(ruleset)
+    return ruleset
 
 
 def enter_mount_view(
@@ -453,60 +457,3 @@ def _make_root(place: str) -> None:
     # the old root is mounted over the new one now
     checked(libc.umount2(b".", _MNT_DETACH))
     os.chdir("/")
-
-
-_AF_UNIX, _MAP_GROWSDOWN = 1, 0x100
-
-FOR_ALL = (
-    # Landlock protects other processes against ptrace and signals, but not against these
-    *(Rule(call, arguments) for call, arguments in OF_ITSELF.items()),
-    # memory that grows by itself: the kernel checks the memory limit only for the first stack of a program
-    Rule("mmap", bits={3: _MAP_GROWSDOWN}),
-    # it allocates any part of a disk at once; if it is not supported, the C library writes instead
-    Rule("fallocate", error=errno.EOPNOTSUPP),
-    # it compares what processes have open
-    Rule("kcmp"),
-    *(Rule(call, error=error) for call, error in COUNTED.items()),
-    *NO_SET_ID,
-)
-# calls whose flags and modes a filter cannot see; programs know kernels without them
-_UNSEEN = tuple(Rule(name, error=errno.ENOSYS) for name in ("openat2", "io_uring_setup"))
-FOR_CONFINED = (Rule("socket", {0: _AF_UNIX}),)
-_OF_THE_MACHINE = """
-acct add_key adjtimex bpf chroot clock_adjtime clock_settime delete_module fanotify_init fanotify_mark finit_module
-init_module ioperm iopl kexec_file_load kexec_load keyctl migrate_pages modify_ldt move_pages name_to_handle_at
-open_by_handle_at perf_event_open personality quotactl quotactl_fd reboot request_key setdomainname sethostname
-settimeofday swapoff swapon syslog userfaultfd vhangup
-"""
-_OF_PROCESSES = "pidfd_getfd process_madvise process_mrelease process_vm_readv process_vm_writev ptrace"
-"""Calls that inspect or change other processes. Landlock refuses most of them, too."""
-_OF_NAMESPACES = """
-fsconfig fsmount fsopen fspick listmount mount mount_setattr move_mount open_tree open_tree_attr pivot_root setns statmount
-umount2 unshare
-"""
-_OF_MEMORY = """
-memfd_create memfd_secret msgctl msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
-"""
-"""Calls whose memory outlives its process, or belongs to no directory with a size."""
-_OF_SIGNALS = "kill pidfd_open rt_sigqueueinfo rt_tgsigqueueinfo tgkill tkill"
-_CLONE_NEW = 0x7E020000
-"""All flags of clone that request namespaces."""
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-"""Requests that type into a terminal."""
-FOR_KERNEL = (
-    *FOR_CONFINED,
-    Rule("socketpair", {0: _AF_UNIX}),
-    *map(Rule, f"{_OF_THE_MACHINE} {_OF_PROCESSES} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
-    Rule("clone", bits={0: _CLONE_NEW}),
-    # Landlock protects the supervising process, which is the first here, since Linux 6.12 only
-    *(Rule(call, either=((0, 1),)) for call in _OF_SIGNALS.split()),
-    Rule("ioctl", either=((1, _TIOCSTI), (1, _TIOCLINUX))),
-    *_UNSEEN,
-    *(Rule(name, error=errno.ENOSYS) for name in ("clone3", "io_uring_enter", "io_uring_register")),
-)
-"""Refused where the kernel alone confines: also calls that attackers of the kernel need rather than programs."""
-FOR_PLAIN = (
-    Rule("socket"),
-    *map(Rule, _OF_PROCESSES.split()),
-    *_UNSEEN,
-)

@@ -1,18 +1,27 @@
-"""Starts programs: confined by the kernel alone, by sandlock, or with the limits of this process only."""
+"""Starts programs: confined with namespaces, without them, or with the limits of this process only."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Protocol, Self
 
 from codeact_team.sandbox.confined.protocol import Confinement, SpawnRequest
-from codeact_team.sandbox.confined.supervisor import isolation
+from codeact_team.sandbox.confined.supervisor import calls, isolation
+from codeact_team.sandbox.confined.supervisor.answering import Answering
 from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
+from codeact_team.sandbox.confined.supervisor.listening import (
+    install_asking,
+    receive_listener,
+    send_listener,
+)
+from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
 from codeact_team.sandbox.system.kernel import (
     CODE_DESCRIPTORS,
@@ -23,21 +32,7 @@ from codeact_team.sandbox.system.kernel import (
     limit,
 )
 
-# these change files outside the workspace whatever Landlock says; not needed if the mounts are read-only
-_METADATA_CALLS = (
-    "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr setxattrat "
-    "removexattr lremovexattr removexattrat file_setattr"
-).split()
-_PROCESSES_OF_SANDLOCK = 1
-"""The process ids that sandlock takes for itself before a program gets its own."""
-_NOT_PRIVATE = {"task", "children", "cwd", "exe", "root"}
-"""Besides the list of children, links: to deny a link denies its target, for example the interpreter."""
-_NOBODYS = "/proc/0"
-"""Denied only to deny something: sandlock then opens all files by calls whose mode our filter sees, also for openat2."""
 _NOT_BY_KERNEL = "a loaded program runs only where the kernel alone confines"
-# memory that the memory limit does not count
-_UNCOUNTED_MEMORY_CALLS = ["memfd_create", "memfd_secret"]
-
 _ERRNO = struct.Struct("=i")
 
 
@@ -56,7 +51,7 @@ class ForkingThread(Protocol):
 
 
 class RunningProgram(Protocol):
-    """A program that was started: sandlock's, or a plain one."""
+    """A program that was started."""
 
     @property
     def pid(self) -> int | None: ...
@@ -69,13 +64,13 @@ Start = Callable[[SpawnRequest, GroupCounters], RunningProgram]
 confines."""
 
 
-def by_kernel(
+def in_namespaces(
     settings: Confinement,
     mounts: Sequence[tuple[str, str]],
     main_thread: ForkingThread,
     loaded: PreloadedProgram | None,
 ) -> Start:
-    """Start programs that the kernel alone confines."""
+    """Start programs in the namespaces of this process."""
     writable = [
         settings.workspace,
         settings.private,
@@ -89,67 +84,60 @@ def by_kernel(
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
-            limit(resource.RLIMIT_NOFILE, _most_descriptors(request))
+            _limit_descriptors(request)
             isolation.allow_only([*request.readable, *shown], writable)
             os.chdir(settings.workspace)
 
-        environment, inherited = request.env, counters.descriptors if request.supervises else ()
-        if request.supervises:
-            environment |= counters.handed()
-        if request.argv is not None:
-            return _start_fork(confine, request.argv, environment, inherited)
-        assert loaded is not None, "it is requested only if there is one"
-        return _start_loaded(confine, main_thread, loaded, environment, inherited)
+        preparation = _Preparation(request.argv, *_given(request, counters), confine)
+        return _start(preparation, main_thread, loaded)
 
     return start
 
 
-def by_sandlock(
-    sandlock: Any,
-    settings: Confinement,
-    mounts: Sequence[tuple[str, str]] | None,
-    *,
-    limit_memory: bool,
+def without_namespaces(
+    settings: Confinement, main_thread: ForkingThread, loaded: PreloadedProgram | None
 ) -> Start:
-    """Start programs with sandlock. ``mounts`` are in the namespaces; ``None`` without namespaces."""
-    writable = [settings.workspace, settings.private, os.devnull]
-    denied = [*_UNCOUNTED_MEMORY_CALLS]
-    shown = [place for _, place in mounts or ()]
-    if mounts is None:
-        denied += _METADATA_CALLS
-    else:
-        shown += isolation.own_files()
-        writable += [SHARED_MEMORY, *isolation.own_temporary(settings), *isolation.own_terminals()]
+    """Start programs by the side of all others of this machine, with a listener in this process."""
+    inside = [settings.workspace, settings.private]
+    writable = [*inside, os.devnull]
+    rules = (*calls.FOR_ALL, *calls.without_namespaces(kernel.landlock_abi()))
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
-        assert request.argv is not None, _NOT_BY_KERNEL
-        return sandlock.Sandbox(
-            fs_readable=[*request.readable, *shown],
-            fs_denied=list(_private_to_the_next()) if "/proc" in request.readable else [_NOBODYS],
-            fs_writable=writable,
-            clean_env=True,
-            env=request.env,
-            cwd=settings.workspace,
-            max_memory=f"{settings.memory_mib}M" if limit_memory else None,
-            max_processes=settings.pids,
-            max_open_files=_most_descriptors(request),
-            extra_deny_syscalls=denied,
-            allow_degraded=list(sandlock.Protection),
-        ).popen(request.argv)
+        def confine() -> None:
+            _limit_descriptors(request)
+            shown = ["/proc"] if request.supervises else []
+            isolation.allow_only([*request.readable, *shown], writable)
+            os.chdir(settings.workspace)
+            with theirs:
+                send_listener(theirs, install_asking(rules))
+
+        environment, inherited = _given(request, counters)
+        ours, theirs = socket.socketpair()
+        with ExitStack() as within:
+            within.enter_context(ours)
+            within.enter_context(theirs)
+            if request.supervises:
+                # what it starts itself is not to see the processes of this machine
+                ruleset = isolation.make_domain(request.readable, writable)
+                within.callback(os.close, ruleset)
+                environment, inherited = environment | kernel.handed_domain(ruleset), [*inherited, ruleset]
+            preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno()])
+            program = _start(preparation, main_thread, loaded)
+            Answering(receive_listener(ours), inside, settings.pids).start()
+        return program
 
     return start
 
 
-def _private_to_the_next() -> Iterator[str]:
-    """The files in ``/proc`` of the program that is started next, except the list of its children."""
-    with open("/proc/loadavg") as file:
-        pid = int(file.read().split()[-1]) + _PROCESSES_OF_SANDLOCK + 1
-    for own, theirs in (("/proc/self", f"/proc/{pid}"), ("/proc/thread-self", f"/proc/{pid}/task/{pid}")):
-        yield from (f"{theirs}/{name}" for name in os.listdir(own) if name not in _NOT_PRIVATE)
+def _given(request: SpawnRequest, counters: GroupCounters) -> tuple[dict[str, str], Sequence[int]]:
+    """The variables of a program, and the descriptors that it inherits."""
+    if not request.supervises:
+        return request.env, ()
+    return request.env | counters.handed(), counters.descriptors
 
 
 def plain(settings: Confinement, *, limit_memory: bool) -> Start:
-    """Start programs without sandlock, with the limits of this process."""
+    """Start programs with the limits of this process."""
     limit(resource.RLIMIT_NOFILE, OWN_DESCRIPTORS)
     if limit_memory:
         limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
@@ -161,9 +149,9 @@ def plain(settings: Confinement, *, limit_memory: bool) -> Start:
     return start
 
 
-def _most_descriptors(request: SpawnRequest) -> int:
+def _limit_descriptors(request: SpawnRequest) -> None:
     # a program that supervises code has to be able to do what code cannot do any more
-    return OWN_DESCRIPTORS if request.supervises else CODE_DESCRIPTORS
+    limit(resource.RLIMIT_NOFILE, OWN_DESCRIPTORS if request.supervises else CODE_DESCRIPTORS)
 
 
 class _ForkedProgram(NamedTuple):
@@ -176,53 +164,55 @@ class _ForkedProgram(NamedTuple):
         os.waitpid(self.pid, 0)
 
 
-def _start_fork(
-    prepare: Callable[[], None],
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    inherited: Sequence[int],
-) -> _ForkedProgram:
-    """Start a program with the standard streams of this process, and no other descriptors than those ``inherited``.
+class _Preparation(NamedTuple):
+    """What becomes of a fork of this process, which has the standard streams of this process.
 
-    ``prepare`` is called first in its process. Raises an ``OSError`` if that does, or the program cannot be started.
+    Attributes:
+        argv: The program and its arguments; ``None`` for the program that this process has loaded.
+        environment: Its variables.
+        inherited: Its other descriptors.
+        confine: Called first in the fork. Raises an ``OSError`` if the program must not run.
+        handed: More descriptors for ``confine``.
     """
-    with _Birth() as birth:
-        if (pid := os.fork()) == 0:
-            try:
-                birth.enter_child(prepare, *inherited)
+
+    argv: Sequence[str] | None
+    environment: Mapping[str, str]
+    inherited: Sequence[int]
+    confine: Callable[[], None]
+    handed: Sequence[int] = ()
+
+
+def _start(
+    preparation: _Preparation, main_thread: ForkingThread, loaded: PreloadedProgram | None
+) -> _ForkedProgram:
+    """Start a program. Not to be called by the main thread. Raises an ``OSError`` if it cannot be started."""
+    argv, environment, inherited, confine, handed = preparation
+
+    def become() -> bool:
+        try:
+            birth.enter_child(confine, *inherited, *handed, *(() if argv else descriptors_of_libffi()))
+            if argv is not None:
                 for fd in inherited:
                     os.set_inheritable(fd, True)
                 # Python ignores it, and a program would inherit that
                 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
                 os.execvpe(argv[0], [*argv], environment)
-            except OSError as error:
-                birth.fail(error)
-            finally:
-                os._exit(1)
-    return birth.wait(pid)
-
-
-def _start_loaded(
-    prepare: Callable[[], None],
-    main_thread: ForkingThread,
-    program: PreloadedProgram,
-    environment: Mapping[str, str],
-    inherited: Sequence[int],
-) -> _ForkedProgram:
-    """Like :func:`_start_fork`, with a program that this process has loaded. Not to be called by the main thread."""
-
-    def become() -> bool:
-        try:
-            birth.enter_child(prepare, *inherited, *descriptors_of_libffi())
         except OSError as error:
             birth.fail(error)
             os._exit(1)
         birth.succeed()
-        program.take_over(environment)
+        assert loaded is not None, "it is requested only if there is one"
+        loaded.take_over(environment)
         return False
 
     with _Birth() as birth:
-        pid = main_thread.fork(become)
+        if argv is None:
+            pid = main_thread.fork(become)
+        elif (pid := os.fork()) == 0:
+            try:
+                become()
+            finally:
+                os._exit(1)
     return birth.wait(pid)
 
 

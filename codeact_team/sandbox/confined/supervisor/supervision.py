@@ -14,8 +14,9 @@ import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from enum import Enum, auto
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from codeact_team.sandbox.confined.protocol import (
     Confinement,
@@ -26,7 +27,7 @@ from codeact_team.sandbox.confined.protocol import (
     SpawnRequest,
     encode,
 )
-from codeact_team.sandbox.confined.supervisor import isolation, starting
+from codeact_team.sandbox.confined.supervisor import calls, isolation, starting
 from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS, OWN_TASKS, ControlGroup
 from codeact_team.sandbox.system import filters, kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
@@ -49,19 +50,32 @@ BOUNDING = {"memory", "pids"}
 """The controllers without which the kernel cannot limit what programs of root use."""
 
 
+class View(Enum):
+    """What code can be confined by."""
+
+    NAMESPACES = auto()
+    """It sees nothing but its own."""
+    LISTENER = auto()
+    """It sees the machine, and is asked what Landlock does not decide."""
+    NONE = auto()
+    """Nothing suffices, so it is not kept to what it may do, although maybe in namespaces."""
+
+
 class Capabilities(NamedTuple):
     """The means of this machine to confine the code of one sandbox.
 
     Attributes:
         group: Its control group, on Linux.
-        no_namespaces: The reason if namespaces are not available; ``None`` if they are.
-        sandlock: The module, or the reason if it cannot be used; ``None`` if the kernel alone confines.
+        view: How code is confined.
+        no_namespaces: The reason if it is not in namespaces; ``None`` if it is.
+        no_listener: The reason if what code asks cannot be answered; ``None`` if it can, or need not.
         program: The program that the zygote has loaded, if any.
     """
 
     group: ControlGroup | None
+    view: View
     no_namespaces: str | None
-    sandlock: Any
+    no_listener: str | None
     program: starting.PreloadedProgram | None
 
 
@@ -122,7 +136,6 @@ class _Programs:
             self._end(self._program)
 
     def _end(self, program: starting.RunningProgram) -> None:
-        # also ends sandlock's supervision, without which nothing left inside can fork any more
         program.wait()
         while not self._processes.end_all():
             pass
@@ -180,17 +193,16 @@ def _harden(
         limit(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
         limit(resource.RLIMIT_MSGQUEUE, 0)
         limit(resource.RLIMIT_MEMLOCK, LOCKED_BYTES)
-    # sandlock keeps a descriptor for each process that has led a group
+    # the names of sockets are kept open for all that code has bound
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     limit(resource.RLIMIT_STACK, _STACK)
     if settings.workspace_mib is not None:
         limit(resource.RLIMIT_FSIZE, settings.workspace_mib * MIB)
-    no_sandlock = capabilities.sandlock if isinstance(capabilities.sandlock, str) else None
     if (group := capabilities.group) is None:
         _report_birth(birth)
         start = starting.plain(settings, limit_memory=False)
-        return _Programs(start, OomScore(), GroupCounters()), {"sandlock": no_sandlock}
+        return _Programs(start, OomScore(), GroupCounters()), {"listener": capabilities.no_listener}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if capabilities.no_namespaces is None:
         user = isolation.user_for_root()
@@ -212,7 +224,7 @@ def _harden(
     group.enter()
     rules, start = _confinement(settings, group, capabilities, main_thread)
     reasons = {
-        "sandlock": no_sandlock,
+        "listener": capabilities.no_listener,
         "namespaces": capabilities.no_namespaces,
         "seccomp": _try_filter(rules),
     }
@@ -230,28 +242,29 @@ def _confinement(
     group: ControlGroup,
     capabilities: Capabilities,
     main_thread: starting.ForkingThread,
-) -> tuple[Sequence[filters.Rule], starting.Start]:
-    """The system calls to refuse, and how to start programs."""
+) -> tuple[Sequence[filters.Rule] | None, starting.Start]:
+    """The system calls to refuse in this process, if any, and how to start programs."""
     limit_memory = "memory" in group.missing
-    if capabilities.sandlock is None:
-        if os.getuid() == 0 and (missing := sorted(BOUNDING & group.missing.keys())):
-            raise OSError(f"the control groups cannot be entered: {', '.join(missing)}")
-        if limit_memory:
-            limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
-        if "pids" in group.missing:
-            limit(resource.RLIMIT_NPROC, settings.pids + OWN_TASKS)
-        start = starting.by_kernel(settings, group.mounts, main_thread, capabilities.program)
-        return isolation.FOR_KERNEL, start
-    if isinstance(capabilities.sandlock, str):
-        return isolation.FOR_PLAIN, starting.plain(settings, limit_memory=limit_memory)
-    mounts = group.mounts if capabilities.no_namespaces is None else None
-    start = starting.by_sandlock(capabilities.sandlock, settings, mounts, limit_memory=limit_memory)
-    return isolation.FOR_CONFINED, start
+    if capabilities.view is View.NONE:
+        return calls.FOR_PLAIN, starting.plain(settings, limit_memory=limit_memory)
+    if limit_memory:
+        limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
+    if capabilities.view is View.LISTENER:
+        # this process does what programs may not: each of them installs the filter itself
+        return None, starting.without_namespaces(settings, main_thread, capabilities.program)
+    if os.getuid() == 0 and (missing := sorted(BOUNDING & group.missing.keys())):
+        raise OSError(f"the control groups cannot be entered: {', '.join(missing)}")
+    if "pids" in group.missing:
+        limit(resource.RLIMIT_NPROC, settings.pids + OWN_TASKS)
+    start = starting.in_namespaces(settings, group.mounts, main_thread, capabilities.program)
+    return calls.IN_NAMESPACES, start
 
 
-def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
+def _try_filter(rules: Sequence[filters.Rule] | None) -> str | None:
+    if rules is None:
+        return None
     try:
-        filters.install((*isolation.FOR_ALL, *rules))
+        filters.install((*calls.FOR_ALL, *rules))
     except OSError as error:
         return str(error)
     return None
@@ -300,8 +313,8 @@ def supervise(
 
     def serve() -> None:
         with closing(programs), suppress(EOFError, ConnectionResetError):
-            is_by_kernel = capabilities.sandlock is None
-            messages.send(Message.READY, Readied(reasons, by_kernel=is_by_kernel, uid=os.getuid()))
+            readied = Readied(reasons, is_confined=capabilities.view is not View.NONE, uid=os.getuid())
+            messages.send(Message.READY, readied)
             _serve(control, messages, host, programs)
 
     # threads that are started later inherit what confines this one

@@ -1,7 +1,6 @@
 """The zygote of the supervising processes of one host, which are forks of it, so that they start with everything loaded.
 
-A program with nothing but the standard library and, if needed and installed, sandlock. Its stdin is a socket to the host.
-It ends with the host, or when the host closes the socket, and its forks end with it.
+A program with nothing but the standard library. Its stdin is a socket to the host. It ends with the host, or when the host closes the socket, and its forks end with it.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from codeact_team.files import trees
 from codeact_team.sandbox.confined.protocol import Confinement, Message, MessageSocket
-from codeact_team.sandbox.confined.supervisor import isolation
+from codeact_team.sandbox.confined.supervisor import answering, isolation
 from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
 from codeact_team.sandbox.confined.supervisor.starting import ForkingThread, PreloadedProgram
 from codeact_team.sandbox.confined.supervisor.supervision import (
     BOUNDING,
     Capabilities,
+    View,
     close_standard_streams,
     refuse,
     supervise,
@@ -32,31 +31,7 @@ from codeact_team.sandbox.confined.supervisor.supervision import (
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.process_tree import drain, notice_ended_children
 
-
-def _load_sandlock(directory: str | None = None) -> Any:
-    """The module, or why it cannot be used."""
-    if sys.platform != "linux":
-        return f"it runs on Linux, and this is {sys.platform}"
-    if directory is None:
-        return "it is not installed: pip install sandlock"
-    sys.path.append(directory)
-    try:
-        import sandlock
-    except (ImportError, OSError, RuntimeError) as error:
-        return f"it cannot be loaded: {error}"
-    kernel.share_memory_with_forks()
-    if sandlock.landlock_abi_version() < 1:
-        return (
-            "this kernel has no Landlock, or does not use it: /sys/kernel/security/lsm must list `landlock`"
-        )
-    failure = isolation.failure_of(partial(_try_sandlock, sandlock))
-    return sandlock if failure is None else f"it does not work here, maybe for a seccomp profile: {failure}"
-
-
-def _try_sandlock(sandlock: Any) -> None:
-    """Start a program as a supervising process would. How it ends does not matter."""
-    isolation.drop_privileges()
-    sandlock.Sandbox(allow_degraded=list(sandlock.Protection)).popen(["true"]).wait()
+_OTHER_SYSTEM = f"it takes Linux, and this is {sys.platform}"
 
 
 class _Supervising(NamedTuple):
@@ -70,27 +45,24 @@ class _Supervising(NamedTuple):
 
 
 class _Zygote:
-    """Serves the host. For the arguments see :func:`supervise` and :class:`Capabilities`.
-
-    ``load_sandlock`` is called only if the kernel alone is not enough.
-    """
+    """Serves the host. For the arguments see :func:`supervise` and :class:`Capabilities`."""
 
     def __init__(
         self,
         control: socket.socket,
         host: int | None,
-        load_sandlock: Callable[[], Any],
         program: PreloadedProgram | None,
         main_thread: ForkingThread,
     ) -> None:
         self._control = control
         self._messages = MessageSocket(control)
         self._host = host
-        self._load_sandlock = cache(load_sandlock)
         self._program = program
         self._main_thread = main_thread
         self._has_namespaces = False
         """Whether namespaces have worked once."""
+        self._no_listener: str | None = ""
+        """Why there can be no listener, once that was tried; ``None`` if there can."""
         self._ended, self._ending = notice_ended_children()
         self._supervising: dict[int, _Supervising] = {}
         """By the numbers that the host has given them."""
@@ -166,8 +138,13 @@ class _Zygote:
             self._has_namespaces = no_namespaces is None
         is_bounded = group is not None and (os.getuid() != 0 or not BOUNDING & group.missing.keys())
         if is_bounded and no_namespaces is None and kernel.landlock_abi() > 0:
-            return Capabilities(group, None, None, self._program)
-        return Capabilities(group, no_namespaces, self._load_sandlock(), self._program)
+            return Capabilities(group, View.NAMESPACES, None, None, self._program)
+        if self._no_listener == "":
+            self._no_listener = answering.failure(settings.private) if group is not None else _OTHER_SYSTEM
+        if self._no_listener is None:
+            reason = no_namespaces or "they do not bound what root uses without control groups"
+            return Capabilities(group, View.LISTENER, reason, None, self._program)
+        return Capabilities(group, View.NONE, no_namespaces, self._no_listener, self._program)
 
     def _leave(self) -> None:
         """Close, in a fork, what belongs to the zygote."""
@@ -213,11 +190,8 @@ def _remove(group: ControlGroup | None, private: str) -> None:
     trees.remove(private)
 
 
-def serve(main_thread: ForkingThread, program: PreloadedProgram | None, arguments: Sequence[str]) -> None:
-    """Load everything, and start a thread that serves the host.
-
-    The ``arguments`` are the directory to import sandlock from, if it is installed.
-    """
+def serve(main_thread: ForkingThread, program: PreloadedProgram | None) -> None:
+    """Load everything, and start a thread that serves the host."""
     for number in (signal.SIGINT, signal.SIGXFSZ):
         # programs inherit ignored signals
         signal.signal(number, signal.SIG_DFL)
@@ -229,5 +203,5 @@ def serve(main_thread: ForkingThread, program: PreloadedProgram | None, argument
     # a process that the host has forked may keep the other end of the socket open
     host = os.pidfd_open(os.getppid()) if sys.platform == "linux" else None
     kernel.share_memory_with_forks()
-    zygote = _Zygote(control, host, partial(_load_sandlock, *arguments), program, main_thread)
+    zygote = _Zygote(control, host, program, main_thread)
     main_thread.serve(zygote.serve)

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections import deque
-from fcntl import F_GETOWN, F_SETOWN, fcntl
 from io import BufferedWriter, FileIO, TextIOWrapper
 from os import get_blocking, read, write
 
@@ -32,20 +31,15 @@ decode: Callable[[str], Any] = json.JSONDecoder().decode
 
 
 class _Descriptor:
-    """Recognizes whether a descriptor still refers to the open file that it refers to now.
+    """Recognizes whether a descriptor still refers to the file that it refers to now."""
 
-    The open file is marked with an owner, which matters only for signals that are never requested. Its inode would be a
-    simpler mark, but to read that takes a hundred times as long in a sandbox that inspects such calls.
-    """
-
-    def __init__(self, fd: int, owner: int) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._owner = owner
-        fcntl(fd, F_SETOWN, owner)
+        self._identity = _identity(fd)
 
     def is_intact(self) -> bool:
         try:
-            return fcntl(self.fd, F_GETOWN) == self._owner
+            return _identity(self.fd) == self._identity
         except OSError:
             return False
 
@@ -54,6 +48,11 @@ class _Descriptor:
         if not self.is_intact():
             raise OSError(errno.EBADF, f"file descriptor {self.fd}, which is not the code's, was closed")
         return self.fd
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 class Channel:
@@ -68,7 +67,6 @@ class Channel:
 
     def __init__(self, commands: int, reports: int, answers: int) -> None:
         self.descriptors: tuple[int, int, int] = (commands, reports, answers)
-        self._supervisor = os.getppid()
         self._writer = BufferedWriter(FileIO(reports, "w", closefd=False))
         self.begin()
 
@@ -77,10 +75,9 @@ class Channel:
         for fd in self.descriptors:
             os.set_inheritable(fd, False)
         commands, reports, answers = self.descriptors
-        # a pipe in another one's place has another owner, or cannot be read or written, which is an error as well
-        self._commands = _Descriptor(commands, self._supervisor)
-        self._reports = _Descriptor(reports, self._supervisor)
-        self.answering: _Descriptor = _Descriptor(answers, os.getpid())
+        self._commands = _Descriptor(commands)
+        self._reports = _Descriptor(reports)
+        self.answering: _Descriptor = _Descriptor(answers)
         self._frames = FrameReader(TO_INTERPRETER)
         self._arrived: deque[tuple[int, bytes]] = deque()
 
@@ -117,7 +114,6 @@ class Streams:
     """The standard streams: restores descriptors 0 to 2 and ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` after a block."""
 
     def __init__(self) -> None:
-        self._supervisor = os.getppid()
         self._copies = {fd: os.dup(fd) for fd in (_STDIN, _STDOUT, _STDERR)}
         self._remember()
         self._own: dict[str, Any] = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
@@ -129,11 +125,7 @@ class Streams:
         return (*self._copies, *self._copies.values())
 
     def _remember(self) -> None:
-        # with different owners, so that a copy of one in the place of the other is noticed
-        owners = {_STDIN: self._supervisor, _STDOUT: os.getpid(), _STDERR: os.getpid()}
-        self._descriptors = [
-            (_Descriptor(fd, owner), _Descriptor(self._copies[fd], owner)) for fd, owner in owners.items()
-        ]
+        self._descriptors = [(_Descriptor(fd), _Descriptor(copy)) for fd, copy in self._copies.items()]
 
     def begin(self, output: int) -> None:
         """In a fork of the interpreter, write to ``output`` from now on, and read nothing."""

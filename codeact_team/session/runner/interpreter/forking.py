@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from codeact_team.session.runner.interpreter.channel import Channel, Streams
 
 _MAX_NAMES = 5
-_SHARED_AND_WRITABLE = "rw-s"
 
 
 class Forks:
@@ -63,7 +62,7 @@ class Forks:
         try:
             if request["has_domain"]:
                 (self._domain,) = self._receive_descriptors(1)
-            if (refused := self._obstacle(own_threads)) is None:
+            if (refused := self._obstacle(request, own_threads)) is None:
                 self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
@@ -85,7 +84,7 @@ class Forks:
             births += [self._receive_descriptors(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
             if self._zygote is None:
                 self.reap()
-                if (refused := self._obstacle(own_threads, births)) is not None:
+                if (refused := self._obstacle(request, own_threads, births)) is not None:
                     return False, refused
             set_random_numbers = _kept_random_numbers() if self._keeps_random_numbers else _reseed
             # a second fork copies all page tables a second time: nothing for a process that may have much memory
@@ -136,7 +135,9 @@ class Forks:
         domain = () if self._domain is None else (self._domain,)
         return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
 
-    def _obstacle(self, own_threads: int, births: Sequence[tuple[int, ...]] = ()) -> str | None:
+    def _obstacle(
+        self, request: dict[str, Any], own_threads: int, births: Sequence[tuple[int, ...]] = ()
+    ) -> str | None:
         """Return the reason for which a fork would be no true copy, for the author of the code; ``None`` if it would be."""
         try:
             return (
@@ -144,7 +145,7 @@ class Forks:
                 or _python_threads(own_threads + self._lost_threads)
                 or _native_threads(own_threads)
                 or _shared_descriptors((*self._own_descriptors, *sum(births, ())))
-                or _shared_memory()
+                or request["shared_memory"]
             )
         except OSError as error:
             return f"what it has open cannot be seen here: {error}"
@@ -293,17 +294,25 @@ def _python_threads(own: int) -> str | None:
 
 def _native_threads(own: int) -> str | None:
     expected = 1 + own
-    if len(os.listdir("/proc/self/task")) <= expected:
+    if _threads() <= expected:
         return None
     # thread pools that support forks end their threads at a fork and restart them when needed; others remain
     if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    tasks = os.listdir("/proc/self/task")
-    if len(tasks) <= expected:
+    if (threads := _threads()) <= expected:
         return None
-    names = {_read(f"/proc/self/task/{task}/comm").strip() for task in tasks}
-    return f"{len(tasks) - expected} native thread(s) of a library run that a fork would lose (among {_listed(sorted(names))})"
+    more = f"{threads - expected} native thread(s) of a library run that a fork would lose"
+    try:
+        names = {_read(f"/proc/self/task/{task}/comm").strip() for task in os.listdir("/proc/self/task")}
+    except PermissionError:
+        return more
+    return f"{more} (among {_listed(sorted(names))})"
+
+
+def _threads() -> int:
+    # as a directory, which need not be readable, it has a link for itself, for the one above, and for each in it
+    return os.stat("/proc/self/task").st_nlink - 2
 
 
 def _shared_descriptors(own: Iterable[int]) -> str | None:
@@ -322,17 +331,14 @@ def _shared_descriptors(own: Iterable[int]) -> str | None:
     return None
 
 
-def _shared_memory() -> str | None:
-    for line in _read("/proc/self/maps").splitlines():
-        _, access, *rest = line.split(None, 5)
-        if access == _SHARED_AND_WRITABLE:
-            return f"memory is shared with a file or another process ({rest[-1]}): close it"
-    return None
-
-
 def _open_descriptors(own: Iterable[int]) -> list[int]:
-    """The open descriptors except the runner's ``own``; one of them may be closed by now."""
-    return sorted(set(map(int, os.listdir("/proc/self/fd"))) - set(own))
+    """The descriptors that may be open, except the runner's ``own``."""
+    try:
+        found = {*map(int, os.listdir("/proc/self/fd"))}
+    except PermissionError:
+        # what a process sees of itself there may be its parent's only
+        found = {*range(os.sysconf("SC_OPEN_MAX"))}
+    return sorted(found - {*own})
 
 
 def _name(fd: int) -> str:

@@ -21,17 +21,25 @@ from codeact_team.sandbox.system.kernel import (
     PR_GET_DUMPABLE,
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
+    READ_DIRECTORY,
+    READ_FILE,
     SIGNALS,
     SIZE_OF_CAPABILITIES,
     allow,
     enter_domain,
+    in_domain,
     install_filter,
     landlock_abi,
     libc,
     make_ruleset,
     prctl,
+    take_domain,
 )
 from codeact_team.session.runner.supervisor.terminals import allow_to_open, rights_to_open
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _CAP_SYS_PTRACE = 1 << 19
 
@@ -53,6 +61,8 @@ class Guard:
         self._shield: bytes | None = None
         self._separating: int | None = None
         """The ruleset of a domain from which no process outside it can be signalled."""
+        self._of_code = take_domain()
+        """The ruleset of a domain for user code, if the supervisor may do more."""
         self.can_shield: bool = False
         if sys.platform != "linux":
             self.unguarded: str | None = (
@@ -101,6 +111,18 @@ class Guard:
         if self._shield is not None:
             install_filter(self._shield)
 
+    def enter_code(self) -> None:
+        """Restrict this child, which :meth:`enter_child` guards against, to what user code may do."""
+        self.enter_child()
+        if self._of_code is not None:
+            # what is open there names it from then on
+            allow(self._of_code, "/proc/self", READ_FILE | READ_DIRECTORY)
+            enter_domain(self._of_code)
+
+    def start_code(self, start: Callable[[], int]) -> int:
+        """Start a program of user code by a call that forks. Returns its result."""
+        return start() if self._of_code is None else in_domain(self._of_code, start)
+
     @property
     def separates(self) -> bool:
         """Whether :meth:`separate` keeps it from other processes."""
@@ -109,7 +131,7 @@ class Guard:
     @property
     def descriptors(self) -> list[int]:
         """The descriptors that a keeper needs to guard others."""
-        return [one for one in (self.ruleset, self._separating) if one is not None]
+        return [one for one in (self.ruleset, self._separating, self._of_code) if one is not None]
 
     def enter_keeper(self) -> None:
         """Protect the supervisor, and this child, a keeper, from the programs that it will start."""

@@ -192,15 +192,17 @@ class _Keeper:
         # the C library looks for the program by the variables of this process
         os.environ.update(request["env"])
         try:
-            return os.posix_spawnp(
-                request["argv"][0],
-                request["argv"],
-                os.environ,
-                file_actions=actions,
-                setsid=True,
-                # ignored signals stay ignored in a new program, and blocked ones blocked
-                setsigdef=_SIGNALS,
-                setsigmask=(),
+            return self._guard.start_code(
+                lambda: os.posix_spawnp(
+                    request["argv"][0],
+                    request["argv"],
+                    os.environ,
+                    file_actions=actions,
+                    setsid=True,
+                    # ignored signals stay ignored in a new program, and blocked ones blocked
+                    setsigdef=_SIGNALS,
+                    setsigmask=(),
+                )
             )
         finally:
             for name in request["env"]:

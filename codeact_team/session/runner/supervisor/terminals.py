@@ -46,7 +46,7 @@ def open_terminal() -> tuple[int, int]:
 def rights_to_open() -> int:
     """The rights that a Landlock ruleset has to handle to keep terminals apart; 0 where there are none to be kept apart."""
     # without handling moves, a domain refuses to move files from one directory to another
-    return READ_FILE | WRITE_FILE | MOVE if os.path.exists(PROCESS_TERMINALS) else 0
+    return READ_FILE | WRITE_FILE | MOVE if os.path.exists(f"{PROCESS_TERMINALS}/ptmx") else 0
 
 
 def allow_to_open(ruleset: int, rights: int, terminal: str | None) -> None:

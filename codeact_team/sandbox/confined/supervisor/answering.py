@@ -1,0 +1,132 @@
+"""Answers what confined code asks, where it has no namespaces of its own: a thread of the supervising process.
+
+It has no capabilities, takes all that it reads for hostile, and never waits for the code. Whatever goes wrong is refused. If it
+ends, all calls that are asked fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from codeact_team.sandbox.confined.supervisor import calls, isolation
+from codeact_team.sandbox.confined.supervisor.asked_files import FileCalls, WritableDirectories
+from codeact_team.sandbox.confined.supervisor.asked_processes import GO_ON, Members, Signals, Starts
+from codeact_team.sandbox.confined.supervisor.asked_sockets import SocketCalls
+from codeact_team.sandbox.confined.supervisor.listening import (
+    Asked,
+    Listener,
+    install_asking,
+    receive_listener,
+    send_listener,
+)
+from codeact_team.sandbox.system import kernel
+from codeact_team.sandbox.system.filters import names_of
+
+_MOST_UNTAKEN = 1024
+"""The most threads whose answers are kept because they did not wait for them."""
+
+
+class Answering:
+    """Answers the questions of one program and all that it starts, until the last of them has ended.
+
+    Args:
+        listener: The descriptor of their listener, which is closed at the end.
+        writable: The directories that they may write.
+        most: The most processes and threads that they may be.
+    """
+
+    def __init__(self, listener: int, writable: Sequence[str], most: int) -> None:
+        self._listener = Listener(listener)
+        self._directories = WritableDirectories(writable)
+        members = Members()
+        self._signals = Signals(members)
+        self._starts = Starts(members, most)
+        self._files = FileCalls(self._directories)
+        self._sockets = SocketCalls(self._listener, self._directories, [*writable])
+        self._untaken: dict[int, tuple[int, Sequence[int], int]] = {}
+        """By thread: calls that were done, but whose results nobody has got."""
+
+    def start(self) -> None:
+        """Answer in a thread."""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        names = names_of((*calls.OF_SIGNALS, *calls.OF_CHILDREN, *calls.OF_SOCKETS, *calls.OF_FILES))
+        try:
+            while (asked := self._listener.receive()) is not None:
+                self._starts.note(asked.thread)
+                self._answer(asked, names[asked.number])
+        finally:
+            self._listener.close()
+            self._sockets.close()
+            self._directories.close()
+
+    def _answer(self, asked: Asked, name: str) -> None:
+        *call, result = self._untaken.pop(asked.thread, (0, (), 0))
+        # before Linux 5.19, a signal interrupts a call that is asked, and it is made again
+        if call != [asked.number, asked.arguments]:
+            try:
+                result = self._do(asked, name)
+            except OSError as error:
+                result = -(error.errno or errno.EPERM)
+            except Exception:  # the code has found a mistake of ours, and gets nothing for it
+                result = -errno.EPERM
+        if result is GO_ON:
+            self._listener.go_on(asked)
+        elif isinstance(result, int) and not self._listener.answer(asked, result):
+            if len(self._untaken) >= _MOST_UNTAKEN:
+                self._untaken.clear()
+            self._untaken[asked.thread] = (asked.number, asked.arguments, result)
+
+    def _do(self, asked: Asked, name: str) -> object:
+        if name in calls.OF_CHILDREN:
+            return self._starts.do(asked)
+        if name in calls.OF_SIGNALS:
+            return self._signals.do(name, asked)
+        if name in calls.OF_SOCKETS:
+            return self._sockets.do(name, asked)
+        return self._files.do(name, asked)
+
+
+def failure(directory: str) -> str | None:
+    """Try, in a child of this process, to have a call on ``directory`` asked, and to do it. Returns why that fails, or ``None``."""
+    if kernel.landlock_abi() < 1:
+        return (
+            "this kernel has no Landlock, or does not use it: /sys/kernel/security/lsm must list `landlock`"
+        )
+    return isolation.failure_of(partial(_try_out, directory))
+
+
+def _try_out(directory: str) -> None:
+    kernel.checked(kernel.adopt_orphans())
+    isolation.drop_privileges()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if (child := os.fork()) == 0:
+            try:
+                isolation.allow_only([], [directory])
+                send_listener(theirs, install_asking(calls.without_namespaces(kernel.landlock_abi())))
+                os.chmod(directory, 0o700)
+                os._exit(0)
+            except OSError as error:
+                theirs.sendall(
+                    f"{error.strerror}: {_ADVICE.get(error.errno or 0, 'maybe for a seccomp profile')}".encode()
+                )
+            finally:
+                os._exit(1)
+        theirs.close()
+        Answering(receive_listener(ours), [directory], 1).start()
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise OSError(ours.recv(1000).decode())
+
+
+_ADVICE = {
+    errno.EBUSY: "another listener is around this process already",
+    errno.EPERM: "what code asks cannot be read, maybe for Yama (kernel.yama.ptrace_scope above 1) or a seccomp profile",
+}
