@@ -1,7 +1,8 @@
 """A host process for tests: takes something away from itself, uses a sandbox, and prints what came of it.
 
-Arguments: ``report`` or ``hang``, a workspace, the confinement, and what to do without: ``namespaces``, ``landlock``,
-``capabilities``, ``listener``, ``cgroups``, or ``numbers`` of system calls, as on a processor that is not known.
+Arguments: ``report``, ``hang``, or a file of Python code to run inside; a workspace, the confinement, and what to do without:
+``namespaces``, ``landlock``, ``capabilities``, ``listener``, ``cgroups``, or ``numbers`` of system calls, as on a processor that is
+not known. ``landlock-2`` takes Landlock for its version 2, and ``pids=20`` is a setting of the sandbox.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from codeact_team.errors import ConfinementError
 from codeact_team.sandbox.base import Cause
+from codeact_team.sandbox.confined import control
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
 from codeact_team.sandbox.confined.supervisor import isolation
@@ -49,6 +51,10 @@ def do_without(what: Sequence[str]) -> None:
             # not root: only for who cannot gain privileges any more
             isolation.drop_privileges()
             filters.install(rules)
+    for older in (name for name in what if name.startswith("landlock-")):
+        # in the zygote, which is a program of its own
+        taken = f"import codeact_team.sandbox.system.kernel as k; k.landlock_abi = lambda: {older[9:]}"
+        control._PROGRAM = control._PROGRAM.replace("del begin", f"{taken}; del k, begin")  # pyright: ignore[reportPrivateUsage]
     if "numbers" in what:
         # PER_LINUX32
         ctypes.CDLL(None).personality(8)
@@ -181,6 +187,27 @@ async def report(sandbox: ConfinedSandbox, said: list[str]) -> dict[str, Any]:
     }
 
 
+async def run_code(sandbox: ConfinedSandbox, code: str) -> dict[str, Any]:
+    """Run Python code, whose first argument is the number of a process outside. What it says and how it ends; and whether that lives."""
+    outside = await asyncio.create_subprocess_exec("sleep", "600")
+    process = await sandbox.spawn([sandbox.python, "-c", code, str(outside.pid)])
+    await process.close_stdin()
+    output = b""
+    while chunk := await process.read():
+        output += chunk
+    ending = await process.wait()
+    await process.aclose()
+    lives = outside.returncode is None
+    outside.kill()
+    await outside.wait()
+    return {
+        "output": output.decode(errors="replace"),
+        "code": ending.code,
+        "lost": ending.lost,
+        "lives": lives,
+    }
+
+
 def leave_fork() -> None:
     """Leave a process that holds the sockets open for longer than this one lives."""
     if os.fork() == 0:
@@ -197,17 +224,22 @@ async def hang(sandbox: ConfinedSandbox) -> None:
     await asyncio.sleep(60)
 
 
-async def main(task: str, workspace: str, confinement: Any, *without: str) -> dict[str, Any]:
+async def use(task: str, workspace: str, confinement: Any, *without: str) -> dict[str, Any]:
     do_without(without)
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("codeact_team").addHandler(handler)
     try:
-        config = ConfinedSandboxConfig(confinement=confinement)
+        settings: dict[str, Any] = dict(each.split("=", 1) for each in without if "=" in each)
+        if "readable" in settings:
+            settings["readable"] = [settings["readable"]]
+        config = ConfinedSandboxConfig(confinement=confinement, **settings)
         async with ConfinedSandbox(config, workspace=Path(workspace)) as sandbox:
             if task == "hang":
                 await hang(sandbox)
+            if task not in ("report", "hang"):
+                return await run_code(sandbox, task)
             if confinement == "best_effort":
                 # what is missing is said once, and not by each
                 async with ConfinedSandbox(config, workspace=Path(workspace)):
@@ -218,4 +250,6 @@ async def main(task: str, workspace: str, confinement: Any, *without: str) -> di
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(*sys.argv[1:]))))
+    what, *others = sys.argv[1:]
+    given = what if what in ("report", "hang") else Path(what).read_text()
+    print(json.dumps(asyncio.run(use(given, *others))))

@@ -148,6 +148,9 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
     memory = os.open(f"/proc/{thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(memory, size, address)
+    except OSError:
+        # what a call says to whom names memory that is not there
+        raise OSError(errno.EFAULT, os.strerror(errno.EFAULT)) from None
     finally:
         os.close(memory)
 

@@ -29,7 +29,7 @@ from codeact_team.sandbox.confined.supervisor.supervision import (
     supervise,
 )
 from codeact_team.sandbox.system import kernel
-from codeact_team.sandbox.system.process_tree import drain, notice_ended_children
+from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
 
 _OTHER_SYSTEM = f"it takes Linux, and this is {sys.platform}"
 
@@ -64,6 +64,9 @@ class _Zygote:
         self._no_listener: str | None = ""
         """Why there can be no listener, once that was tried; ``None`` if there can."""
         self._ended, self._ending = notice_ended_children()
+        self._children = ProcessTree(can_scan=True)
+        self._cleaning: set[int] = set()
+        """Children that remove what sandboxes have left."""
         self._supervising: dict[int, _Supervising] = {}
         """By the numbers that the host has given them."""
 
@@ -126,6 +129,7 @@ class _Zygote:
         supervising = _Supervising(int(pid or 0), group, settings.private, until_clean)
         if pid:
             self._supervising[number] = supervising
+            self._children.add(supervising.pid)
         else:
             self._clean_up(supervising)
 
@@ -159,22 +163,32 @@ class _Zygote:
 
     def _reap(self) -> None:
         drain(self._ended)
-        with suppress(ChildProcessError):
-            while ended := os.waitpid(-1, os.WNOHANG)[0]:
-                for number, one in list(self._supervising.items()):
-                    if one.pid == ended:
-                        del self._supervising[number]
-                        self._clean_up(one)
+        self._children.reap()
+        self._cleaning = {one for one in self._cleaning if self._children.status(one) is None}
+        for number, one in list(self._supervising.items()):
+            if self._children.status(one.pid) is not None:
+                del self._supervising[number]
+                if self._no_listener is None:
+                    self._end_orphans()
+                self._clean_up(one)
+
+    def _end_orphans(self) -> None:
+        """End what a supervising process has left that was killed. In namespaces, the kernel does that."""
+        # those of them that have ended meanwhile are noticed next time
+        while not self._children.end_all({*self._cleaning, *(one.pid for one in self._supervising.values())}):
+            pass
 
     def _clean_up(self, ended: _Supervising) -> None:
         try:
             # there may be much to remove, and others want to start
-            if os.fork() == 0:
+            if (child := os.fork()) == 0:
                 try:
                     self._leave()
                     _remove(ended.group, ended.private)
                 finally:
                     os._exit(0)
+            self._children.add(child)
+            self._cleaning.add(child)
         except OSError:
             _remove(ended.group, ended.private)
         os.close(ended.until_clean)
