@@ -16,7 +16,7 @@ from codeact_team.runs.chat import TeamChat
 
 CONFINED = (
     "config.participants.executor.config.code_executor="
-    "{provider: codeact_team.ConfinedCommandLineCodeExecutor, config: {confinement: best_effort}}"
+    "{provider: codeact_team.ConfinedCommandLineCodeExecutor, config: {confinement: best_effort, pids: 300}}"
 )
 NO_HTTP_RETRIES = "config.participants.coder.config.model_client.config.max_retries=0"
 

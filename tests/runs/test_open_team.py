@@ -79,7 +79,7 @@ async def test_each_task_is_a_run_of_its_own_in_one_conversation(monkeypatch: py
             results = [await team.run("First."), await team.run("Second.")]
         seen = json.dumps(server.requests[2]["messages"])
     assert [event.relaxations for event in recording.events if isinstance(event, Opened)] == [
-        ["confinement: best_effort"]
+        ["pids: 300 (default 256)"]
     ]
     assert recording.results == results
     assert [(result.ending, result.messages, result.usage.prompt_tokens) for result in results] == [

@@ -53,7 +53,7 @@ async def test_listeners_hear_of_the_opening_then_of_what_happens_then_of_the_re
     assert isinstance(opened, Opened)
     assert isinstance(began, RunBegan)
     assert isinstance(ended, RunEnded)
-    assert opened.relaxations == ["confinement: best_effort"]
+    assert opened.relaxations == ["pids: 300 (default 256)"]
     assert (began.task, began.bypassing_parts) == ("A task", [])
     assert (began.span, last) == (ended.span, result)
     assert recording.events[-1] is last
