@@ -290,6 +290,21 @@ def test_sockets_reach_what_it_has_bound_itself_and_nothing_else(workspace: Path
         ]
 
 
+def test_a_name_cannot_make_a_socket_another_one(workspace: Path) -> None:
+    # the kernel lists names as they are, line for line
+    code = """
+        types = set()
+        for number in range(40):
+            true, liar = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+            liar.bind(f"{number}\\n: 00000002 00000000 00010000 0002 01 {os.stat(true.fileno()).st_ino} x")
+            try: true.bind(f"true{number}")
+            except PermissionError: pass
+            types.add(true.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE))
+        print(types)
+    """
+    assert run(workspace, code) == ["{1}"]
+
+
 HONEST = """
 import asyncio, multiprocessing, shutil, sqlite3, tarfile, zipfile
 shutil.copy2(sys.executable, "copy"); print(os.access("copy", os.X_OK))

@@ -94,14 +94,13 @@ class Signals:
 
     def _kill(self, asked: Asked, target: int, number: int) -> object:
         own = _process_of(asked)
-        group = int(_fields(own)[_GROUP]) if target < 0 else 0
-        # code can be in no group with others, as it has begun in a session of its own
-        if target in (0, own) or (group and target == -group):
+        # its group is one with nobody else, as code begins in a session of its own
+        if target in (0, own):
             return GO_ON
         if target > 0:
             return self._send(asked, target, number)
         asked.require_waiting()
-        return self._send_to_group(own, -target, number)
+        return self._send_to_group(own if target == _EVERYBODY else 0, -target, number)
 
     def _send(self, asked: Asked, target: int, number: int) -> int:
         # what the descriptor names has this number, or has ended: then nothing gets the signal
@@ -115,11 +114,11 @@ class Signals:
             os.close(descriptor)
         return 0
 
-    def _send_to_group(self, own: int, group: int, number: int) -> int:
-        """Signal the members of a group, or all but the caller. Meanwhile nobody is asked, so nothing new starts, but what may already."""
-        done, wrong = set[int](), errno.ESRCH
+    def _send_to_group(self, spared: int, group: int, number: int) -> int:
+        """Signal a group, or everybody but the process that is ``spared``. Meanwhile nothing starts but what may already."""
+        done, wrong = {spared}, errno.ESRCH
         for _ in range(_MOST_PASSES):
-            if not (new := {pid for pid in self._members if pid != own} - done):
+            if not (new := {*self._members} - done):
                 break
             done |= new
             for pid in new:

@@ -36,6 +36,8 @@ _UMASK = re.compile(rb"^Umask:\t([0-7]+)$", re.M)
 _WAIT = struct.pack("@ll", 1, 0)
 """After so many seconds, and microseconds, a waiting connection looks whether it is still wanted."""
 _CONNECTED = "03"
+_KINDS = {socket.SOCK_STREAM, socket.SOCK_SEQPACKET}
+"""The types that code can have. The others send to names without asking."""
 _INODE_OF_SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -74,6 +76,9 @@ class SocketCalls:
         if len(data) < length or _FAMILY.unpack_from(data)[0] != socket.AF_UNIX or not path:
             raise refused()
         kind, is_connected = _kind_of(asked, fd)
+        if kind not in _KINDS:
+            # as in a line of the list that is itself a name
+            raise refused()
         if is_connected and name == "connect":
             raise refused(errno.EISCONN)
         flags = flags_of(asked, fd)

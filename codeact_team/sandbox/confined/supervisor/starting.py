@@ -118,7 +118,8 @@ def without_namespaces(
             within.enter_context(theirs)
             if request.supervises:
                 # what it starts itself is not to see the processes of this machine
-                ruleset = isolation.make_domain(request.readable, writable)
+                files = [path for path in request.readable if not path.startswith("/proc/self")]
+                ruleset = isolation.make_domain(files, writable)
                 within.callback(os.close, ruleset)
                 environment, inherited = environment | kernel.handed_domain(ruleset), [*inherited, ruleset]
             preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno()])
