@@ -256,7 +256,9 @@ class ConfinedSandbox(Sandbox):
     def limits(self) -> Limits:
         config = self._config
         each = " for each process" if "memory" in self.ungrouped else ""
-        files = f"readable: {config.readable}, work_dir: {self._workspace}"
+        # programs that do not ask write to /tmp
+        elsewhere = "" if self._has_namespaces else ", temporary files: below $TMPDIR and not in /tmp"
+        files = f"readable: {config.readable}, work_dir: {self._workspace}{elsewhere}"
         by_kernel = {
             Enforced.READS: (Cause.FILES, files),
             Enforced.WRITES: (Cause.READ_ONLY, f"work_dir: {self._workspace}"),

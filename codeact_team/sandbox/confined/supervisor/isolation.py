@@ -248,7 +248,12 @@ def enter_mount_view(
         if not any(_is_below(path, above) for above in shown):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
             os.symlink(target, f"{place}{path}")
-    terminals = (_TERMINALS, PROCESS_TERMINALS)
+    # nothing is made in a directory of the machine's
+    terminals = [
+        path
+        for path in (_TERMINALS, PROCESS_TERMINALS)
+        if os.path.isdir(f"{place}{path}") or not any(_is_below(path, above) for above in shown)
+    ]
     for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, *terminals):
         os.makedirs(f"{place}{path}", exist_ok=True)
     uid, gid = (os.getuid(), os.getgid()) if user is None else (user.id, user.id)
