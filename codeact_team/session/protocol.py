@@ -236,8 +236,8 @@ class Kind(IntEnum):
     socket. Answered by ``FORKED``; if that refuses, the interpreter can run blocks itself."""
 
     # a ``FORK`` from the supervisor to the interpreter has ``directories``, for each fork the place for its copy of ``home``,
-    # or null. The descriptors of each fork are sent through the control socket. ``FORK`` and ``SEAL`` have ``shared_memory``, why a
-    # fork would have memory in common with the interpreter, or null.
+    # or null. The descriptors of each fork are sent through the control socket. ``FORK`` has ``shared_memory``, why a fork would
+    # have memory in common with the interpreter, or null.
 
 
 class ResultFrame(

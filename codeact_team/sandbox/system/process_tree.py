@@ -25,6 +25,7 @@ _EXIT_CODE = 49
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _LONG_AFTER = sys.maxsize
+_SHARED_AND_WRITABLE = "rw-s"
 _CHILDREN = "/proc/{}/task/{}/children"
 
 
@@ -265,6 +266,19 @@ def drain(fd: int) -> None:
     with suppress(BlockingIOError):
         while os.read(fd, 4096):
             pass
+
+
+def shared_memory_of(process: int | str) -> str | None:
+    """Why a fork of a process, or of this one, ``"self"``, would have memory in common with it; ``None`` if it would not."""
+    try:
+        maps = _read(f"/proc/{process}/maps").decode(errors="replace")
+    except OSError as error:
+        return f"its memory cannot be seen: {error.strerror}"
+    for line in maps.splitlines():
+        _, access, *rest = line.split(None, 5)
+        if access == _SHARED_AND_WRITABLE:
+            return f"memory is shared with a file or another process ({rest[-1]}): close it"
+    return None
 
 
 def processor_ticks(pid: int) -> int:

@@ -18,6 +18,7 @@ from warnings import catch_warnings, simplefilter
 
 from codeact_team.sandbox.system.framing import receive_with_descriptors
 from codeact_team.sandbox.system.kernel import PR_SET_DUMPABLE, checked, enter_domain, install_filter, prctl
+from codeact_team.sandbox.system.process_tree import shared_memory_of
 from codeact_team.session.protocol import BORN, DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
 from codeact_team.session.runner.fork_directories import copy_content
 from codeact_team.session.runner.interpreter.open_files import is_written
@@ -62,7 +63,7 @@ class Forks:
         try:
             if request["has_domain"]:
                 (self._domain,) = self._receive_descriptors(1)
-            if (refused := self._obstacle(request, own_threads)) is None:
+            if (refused := self._obstacle(shared_memory_of("self"), own_threads)) is None:
                 self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
@@ -84,7 +85,7 @@ class Forks:
             births += [self._receive_descriptors(DESCRIPTORS_OF_A_FORK) for _ in request["directories"]]
             if self._zygote is None:
                 self.reap()
-                if (refused := self._obstacle(request, own_threads, births)) is not None:
+                if (refused := self._obstacle(request["shared_memory"], own_threads, births)) is not None:
                     return False, refused
             set_random_numbers = _kept_random_numbers() if self._keeps_random_numbers else _reseed
             # a second fork copies all page tables a second time: nothing for a process that may have much memory
@@ -136,7 +137,7 @@ class Forks:
         return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
 
     def _obstacle(
-        self, request: dict[str, Any], own_threads: int, births: Sequence[tuple[int, ...]] = ()
+        self, shared_memory: str | None, own_threads: int, births: Sequence[tuple[int, ...]] = ()
     ) -> str | None:
         """Return the reason for which a fork would be no true copy, for the author of the code; ``None`` if it would be."""
         try:
@@ -145,7 +146,7 @@ class Forks:
                 or _python_threads(own_threads + self._lost_threads)
                 or _native_threads(own_threads)
                 or _shared_descriptors((*self._own_descriptors, *sum(births, ())))
-                or request["shared_memory"]
+                or shared_memory
             )
         except OSError as error:
             return f"what it has open cannot be seen here: {error}"

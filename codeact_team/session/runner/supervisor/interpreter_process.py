@@ -32,7 +32,7 @@ from codeact_team.sandbox.system.kernel import (
     limit,
     prctl,
 )
-from codeact_team.sandbox.system.process_tree import ProcessTree
+from codeact_team.sandbox.system.process_tree import ProcessTree, shared_memory_of
 from codeact_team.session.protocol import (
     BORN,
     FROM_INTERPRETER,
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
         def shell_sessions(self) -> set[int]: ...
 
 
-_SHARED_AND_WRITABLE = "rw-s"
 _RUNNER = __name__.rpartition(".")[0].rpartition(".")[0]
 INTERPRETER = f"{_RUNNER}.interpreter.interpreter"
 """The module that an interpreter runs."""
@@ -370,23 +369,10 @@ class InterpreterProcess:
 
     def command(self, kind: Kind, **request: object) -> None:
         """Send it a command that is no block: see :attr:`Kind.FORK`, :attr:`Kind.SEAL` and :attr:`Kind.MOVE`."""
-        if kind is not Kind.MOVE:
-            request["shared_memory"] = self._shared_memory()
+        if kind is Kind.FORK:
+            # it may not be allowed to see that itself
+            request["shared_memory"] = shared_memory_of(self.pid)
         self.commands.add(frame(kind, bytes(TOKEN_BYTES), json.dumps(request).encode()))
-
-    def _shared_memory(self) -> str | None:
-        """Why a fork would have memory in common with it, ``None`` if it would not. It may not be allowed to see that itself."""
-        try:
-            with open(f"/proc/{self.pid}/maps") as maps:
-                for line in maps:
-                    _, access, *rest = line.split(None, 5)
-                    if access == _SHARED_AND_WRITABLE:
-                        return (
-                            f"memory is shared with a file or another process ({rest[-1].strip()}): close it"
-                        )
-        except OSError as error:
-            return f"its memory cannot be seen: {error.strerror}"
-        return None
 
     def seal(self, instructions: bytes, domain: int | None) -> None:
         """Have it run no blocks any more; see :attr:`Kind.SEAL`. Raises an ``OSError`` if it does not take the domain."""
