@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 import struct
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -87,18 +86,16 @@ class WritableDirectories:
     @contextmanager
     def opened_as(self, asked: Asked, fd: int) -> Generator[bytes]:
         """What the caller has open as a descriptor, as a path of this process. Raises an ``OSError`` if it is outside."""
-        place = open_entry(asked, "cwd" if fd == AT_FDCWD else f"fd/{fd}")
-        # one that has no name any more could be opened for writing only if it was inside
-        is_inside = _is_unlinked(place) and flags_of(asked, fd) & (os.O_WRONLY | os.O_RDWR) != 0
-        with self._inside(asked, place, is_inside=is_inside) as found:
+        # one that has no name any more is nowhere
+        with self._inside(asked, open_entry(asked, "cwd" if fd == AT_FDCWD else f"fd/{fd}")) as found:
             yield found
 
     @contextmanager
-    def _inside(self, asked: Asked, place: int, *, is_inside: bool = False) -> Generator[bytes]:
+    def _inside(self, asked: Asked, place: int) -> Generator[bytes]:
         """The path of a descriptor, which is closed. Raises an ``OSError`` if it is not inside, or the call does not wait any more."""
         try:
             path = f"/proc/self/fd/{place}".encode()
-            if not (is_inside or self._contain(place, os.readlink(path))):
+            if not self._contain(place, os.readlink(path)):
                 raise refused()
             # its thread has waited until now, so what was read and opened was its own
             asked.require_waiting()
@@ -125,11 +122,6 @@ def open_entry(asked: Asked, name: str) -> int:
         return os.open(f"/proc/{asked.thread}/{name}", os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         raise refused(errno.EBADF) from None
-
-
-def _is_unlinked(place: int) -> bool:
-    status = os.fstat(place)
-    return stat.S_ISREG(status.st_mode) and status.st_nlink == 0
 
 
 class FileCalls:
