@@ -168,7 +168,7 @@ class FileCalls:
 
     @contextmanager
     def _place(self, asked: Asked, directory: int, path: int, flags: int) -> Generator[bytes]:
-        if flags & ~(_AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH):
+        if as_int(flags) & ~(_AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH):
             raise refused(errno.EINVAL)
         name = read_text(asked.thread, path)
         with (
