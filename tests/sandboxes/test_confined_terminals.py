@@ -12,6 +12,7 @@ from sandboxes.confined_support import line, python, run, started
 
 from codeact_team.sandbox.base import Cause
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
+from codeact_team.sandbox.system.kernel import PROCESS_TERMINALS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="by namespaces of Linux")
 
@@ -106,3 +107,9 @@ async def test_there_are_enough_but_not_all_of_the_machine(
     assert reason == "No space left on device\n"
     # they end with their program
     assert (await python(sandbox, KEEP_ONE))[0].startswith("/dev/pts/0 0 ptmx\n")
+
+
+async def test_the_machines_own_devices_get_no_directory_of_ours(tmp_path: Path) -> None:
+    async with started(tmp_path, readable=["/dev"]) as sandbox:
+        assert (await run(sandbox, "echo", "said"))[0] == b"said\n"
+    assert not os.path.exists(PROCESS_TERMINALS)
