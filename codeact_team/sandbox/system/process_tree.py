@@ -126,7 +126,7 @@ class ProcessTree:
             return status
         try:
             # of a zombie that its parent has not reaped; not every process may see it
-            return int(_stat_fields(pid)[_EXIT_CODE]) or None
+            return int(stat_fields(pid)[_EXIT_CODE]) or None
         except (OSError, ValueError, IndexError):
             return None
 
@@ -220,6 +220,12 @@ class ProcessTree:
         if not self.can_list:
             yield from [ProcessInfo(pid, _LONG_AFTER, pid, pid) for pid in self._running]
             return
+        for pid, ancestor in self.below():
+            if process := _process_info(pid, ancestor):
+                yield process
+
+    def below(self) -> Iterator[tuple[int, int]]:
+        """Each descendant, living or dead, if they can be listed, with its :attr:`ProcessInfo.ancestor`."""
         found = [self._me]
         ancestors = {self._me: self._me}
         scanned = _all_children() if self._scans else {}
@@ -229,8 +235,7 @@ class ProcessTree:
                     is_ancestor = pid == self._me or child in self._watched
                     ancestors[child] = child if is_ancestor else ancestors[pid]
                     found.append(child)
-                    if process := _process_info(child, ancestors[child]):
-                        yield process
+                    yield child, ancestors[child]
 
     def _has_no_child_but(self, spared: Collection[int]) -> bool:
         # some may have died since
@@ -283,7 +288,7 @@ def shared_memory_of(process: int | str) -> str | None:
 
 def processor_ticks(pid: int) -> int:
     """The processor time, in clock ticks, of a process and of its children that it has reaped. Raises an ``OSError``."""
-    return sum(map(int, _stat_fields(pid)[11:15]))
+    return sum(map(int, stat_fields(pid)[11:15]))
 
 
 def _children_of(pid: int) -> list[int]:
@@ -302,14 +307,14 @@ def _all_children() -> dict[int, list[int]]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
-                children.setdefault(int(_stat_fields(int(name))[1]), []).append(int(name))
+                children.setdefault(int(stat_fields(int(name))[1]), []).append(int(name))
     return children
 
 
 def _process_info(pid: int, ancestor: int) -> ProcessInfo | None:
     """The known facts of a process; ``None`` if it is dead."""
     try:
-        fields = _stat_fields(pid)
+        fields = stat_fields(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
     except PermissionError:
@@ -337,7 +342,8 @@ def _has_ended(pid: int) -> bool:
         os.close(descriptor)
 
 
-def _stat_fields(pid: int) -> list[bytes]:
+def stat_fields(pid: int) -> list[bytes]:
+    """The fields of ``/proc/PID/stat`` behind the name. Raises an ``OSError`` if there is no such process."""
     # the name before them may contain blanks and brackets
     return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 

@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from codeact_team.sandbox.confined.supervisor import calls, isolation
@@ -44,10 +44,18 @@ class Answering:
         self._listener = Listener(listener)
         self._directories = WritableDirectories(writable)
         members = Members()
-        self._signals = Signals(members)
         self._starts = Starts(members, most)
-        self._files = FileCalls(self._directories)
-        self._sockets = SocketCalls(self._listener, self._directories, [*writable])
+        self._sockets = SocketCalls(self._listener, self._directories)
+        of_whom: Sequence[tuple[Sequence[str], Callable[[str, Asked], object]]] = (
+            (calls.OF_CHILDREN, self._starts.do),
+            (calls.OF_SIGNALS, Signals(members).do),
+            (calls.OF_SOCKETS, self._sockets.do),
+            (calls.OF_FILES, FileCalls(self._directories).do),
+        )
+        self._do = {
+            number: partial(do, name) for names, do in of_whom for number, name in names_of(names).items()
+        }
+        """By the number of a call: what does it."""
         self._untaken: dict[int, tuple[int, Sequence[int], int]] = {}
         """By thread: calls that were done, but whose results nobody has got."""
 
@@ -56,22 +64,21 @@ class Answering:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        names = names_of((*calls.OF_SIGNALS, *calls.OF_CHILDREN, *calls.OF_SOCKETS, *calls.OF_FILES))
         try:
             while (asked := self._listener.receive()) is not None:
                 self._starts.note(asked.thread)
-                self._answer(asked, names[asked.number])
+                self._answer(asked)
         finally:
             self._listener.close()
             self._sockets.close()
             self._directories.close()
 
-    def _answer(self, asked: Asked, name: str) -> None:
+    def _answer(self, asked: Asked) -> None:
         *call, result = self._untaken.pop(asked.thread, (0, (), 0))
         # before Linux 5.19, a signal interrupts a call that is asked, and it is made again
         if call != [asked.number, asked.arguments]:
             try:
-                result = self._do(asked, name)
+                result = self._do[asked.number](asked)
             except OSError as error:
                 result = -(error.errno or errno.EPERM)
             except Exception:  # the code has found a mistake of ours, and gets nothing for it
@@ -82,15 +89,6 @@ class Answering:
             if len(self._untaken) >= _MOST_UNTAKEN:
                 self._untaken.clear()
             self._untaken[asked.thread] = (asked.number, asked.arguments, result)
-
-    def _do(self, asked: Asked, name: str) -> object:
-        if name in calls.OF_CHILDREN:
-            return self._starts.do(asked)
-        if name in calls.OF_SIGNALS:
-            return self._signals.do(name, asked)
-        if name in calls.OF_SOCKETS:
-            return self._sockets.do(name, asked)
-        return self._files.do(name, asked)
 
 
 def failure(directory: str) -> str | None:

@@ -44,22 +44,26 @@ def as_int(register: int) -> int:
 
 def flags_of(asked: Asked, fd: int) -> int:
     """The flags with which the caller has a descriptor open. Raises an ``OSError`` if it has none."""
-    try:
-        with open(f"/proc/{asked.thread}/fdinfo/{fd}", "rb") as file:
-            found = _FLAGS.search(file.read())
-    except FileNotFoundError:
-        raise refused(errno.EBADF) from None
-    return 0 if found is None else int(found[1], 8)
+    return int(entry_of(asked, f"fdinfo/{fd}", _FLAGS, errno.EBADF), 8)
+
+
+def entry_of(asked: Asked, name: str, pattern: re.Pattern[bytes], missing: int = errno.ESRCH) -> bytes:
+    """What the first group of a pattern finds in a file of the caller in ``/proc``. Raises an ``OSError``, ``missing`` without it."""
+    with suppress(FileNotFoundError), open(f"/proc/{asked.thread}/{name}", "rb") as file:
+        if found := pattern.search(file.read()):
+            return found[1]
+    raise refused(missing)
 
 
 class WritableDirectories:
     """The directories in which code may change what belongs to files.
 
-    Args:
+    Attributes:
         paths: Their paths, without links.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
         self._roots = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in paths]
 
     def close(self) -> None:
@@ -170,7 +174,7 @@ class FileCalls:
     def _place(self, asked: Asked, directory: int, path: int, flags: int) -> Generator[bytes]:
         if as_int(flags) & ~(_AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH):
             raise refused(errno.EINVAL)
-        name = read_text(asked.thread, path)
+        name = read_text(asked, path)
         with (
             self._directories.named_by(asked, directory, name, follow=not flags & _AT_SYMLINK_NOFOLLOW)
             if name or not flags & _AT_EMPTY_PATH
@@ -188,7 +192,7 @@ class FileCalls:
         given: bytes | None = None
         if times:
             size = _UTIMBUF.size if name == "utime" else _TIMESPECS.size
-            data = read_memory(asked.thread, times, size)
+            data = read_memory(asked, times, size)
             if len(data) < size:
                 raise refused(errno.EFAULT)
             given = _as_timespecs(name, data)
@@ -212,7 +216,7 @@ class FileCalls:
             if name in ("listxattr", "llistxattr"):
                 names = [one for one in map(os.fsencode, os.listxattr(found)) if one.startswith(_OF_USERS)]
                 return _give(asked, second, third, b"".join(one + b"\0" for one in names))
-            attribute = read_text(asked.thread, second, _LONGEST_NAME, too_long=errno.ERANGE)
+            attribute = read_text(asked, second, _LONGEST_NAME, too_long=errno.ERANGE)
             if not attribute.startswith(_OF_USERS):
                 raise refused(errno.ENODATA if "get" in name else errno.EPERM)
             if "get" in name:
@@ -222,7 +226,7 @@ class FileCalls:
                 return 0
             if fourth > _MOST_OF_AN_ATTRIBUTE:
                 raise refused(errno.E2BIG)
-            value = read_memory(asked.thread, third, fourth) if fourth else b""
+            value = read_memory(asked, third, fourth) if fourth else b""
             if len(value) < fourth:
                 raise refused(errno.EFAULT)
             os.setxattr(found, attribute, value, as_int(fifth))

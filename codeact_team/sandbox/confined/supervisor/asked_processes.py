@@ -9,11 +9,12 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from codeact_team.sandbox.confined.supervisor.asked_files import as_int, refused
+from codeact_team.sandbox.confined.supervisor.asked_files import as_int, entry_of, refused
 from codeact_team.sandbox.confined.supervisor.listening import Asked
+from codeact_team.sandbox.system.process_tree import ProcessTree, stat_fields
 
 GO_ON = object()
 """The answer by which the kernel does a call, where nothing but its registers decides."""
@@ -22,17 +23,8 @@ _MOST_PASSES = 100
 """Passes in which new processes may turn up while a group gets a signal."""
 _PID = re.compile(rb"^Pid:\t(-?\d+)$", re.M)
 _TGID = re.compile(rb"^Tgid:\t(\d+)$", re.M)
-_STATE, _PARENT, _GROUP = 0, 1, 2
-"""Fields of ``/proc/PID/stat`` behind the name."""
-
-
-def _fields(pid: int) -> list[bytes]:
-    """The fields of ``/proc/PID/stat`` behind the name; none if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+_PARENT, _GROUP = 1, 2
+"""Fields of ``/proc/PID/stat`` behind the name, of which the first is the state."""
 
 
 class Members:
@@ -40,33 +32,18 @@ class Members:
 
     def __init__(self) -> None:
         self._me = os.getpid()
+        self._tree = ProcessTree(can_scan=True)
 
     def contain(self, pid: int) -> bool:
         """Whether a process is below this one."""
-        while pid > 1:
-            if not (fields := _fields(pid)):
-                return False
-            if (pid := int(fields[_PARENT])) == self._me:
-                return True
+        with suppress(OSError):
+            while pid > 1:
+                if (pid := int(stat_fields(pid)[_PARENT])) == self._me:
+                    return True
         return False
 
     def __iter__(self) -> Iterator[int]:
-        todo, seen = [self._me], {self._me}
-        while todo:
-            process = todo.pop()
-            for task in self.threads_of(process):
-                with suppress(OSError), open(f"/proc/{process}/task/{task}/children", "rb") as file:
-                    new = {*map(int, file.read().split())} - seen
-                    seen |= new
-                    todo += new
-                    yield from new
-
-    def threads_of(self, pid: int) -> list[str]:
-        """The threads of a process; none if it has ended."""
-        try:
-            return os.listdir(f"/proc/{pid}/task")
-        except OSError:
-            return []
+        return (pid for pid, _ in self._tree.below())
 
 
 class Signals:
@@ -94,21 +71,20 @@ class Signals:
 
     def _kill(self, asked: Asked, target: int, number: int) -> object:
         own = _process_of(asked)
+        asked.require_waiting()
         # its group is one with nobody else, as code begins in a session of its own
         if target in (0, own):
             return GO_ON
         if target > 0:
-            return self._send(asked, target, number)
-        asked.require_waiting()
+            return self._send(target, number)
         return self._send_to_group(own if target == _EVERYBODY else 0, -target, number)
 
-    def _send(self, asked: Asked, target: int, number: int) -> int:
+    def _send(self, target: int, number: int, is_meant: Callable[[], bool] = lambda: True) -> int:
         # what the descriptor names has this number, or has ended: then nothing gets the signal
         descriptor = os.pidfd_open(target)
         try:
-            if not self._members.contain(target):
+            if not (self._members.contain(target) and is_meant()):
                 raise refused()
-            asked.require_waiting()
             signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
@@ -122,16 +98,10 @@ class Signals:
                 break
             done |= new
             for pid in new:
-                with suppress(ProcessLookupError):
-                    descriptor = os.pidfd_open(pid)
-                    try:
-                        fields = _fields(pid)
-                        is_meant = -group == _EVERYBODY or (fields and int(fields[_GROUP]) == group)
-                        if is_meant and self._members.contain(pid):
-                            signal.pidfd_send_signal(descriptor, number)
-                            wrong = 0
-                    finally:
-                        os.close(descriptor)
+                # of another group, or ended
+                with suppress(PermissionError, ProcessLookupError):
+                    self._send(pid, number, lambda pid=pid: group == -_EVERYBODY or _group_of(pid) == group)
+                    wrong = 0
         return -wrong
 
     def _send_by_descriptor(self, asked: Asked, descriptor: int, number: int) -> int:
@@ -139,35 +109,31 @@ class Signals:
             # what else is to be sent with it may pretend to be from others
             raise refused()
         target = _target_of(asked, descriptor)
-        ours = os.pidfd_open(target)
-        try:
+
+        def is_same() -> bool:
             # the number of one that has been reaped is another one
-            if _target_of(asked, descriptor) != target or not self._members.contain(target):
-                raise refused()
+            again = _target_of(asked, descriptor)
             asked.require_waiting()
-            signal.pidfd_send_signal(ours, number)
-        finally:
-            os.close(ours)
-        return 0
+            return again == target
+
+        return self._send(target, number, is_same)
+
+
+def _group_of(pid: int) -> int:
+    return int(stat_fields(pid)[_GROUP])
 
 
 def _target_of(asked: Asked, descriptor: int) -> int:
     """The number of the process that a descriptor of the caller names."""
-    with suppress(FileNotFoundError), open(f"/proc/{asked.thread}/fdinfo/{descriptor}", "rb") as file:
-        if found := _PID.search(file.read()):
-            if (pid := int(found[1])) > 0:
-                return pid
-            raise refused(errno.ESRCH)
-    raise refused(errno.EBADF)
+    pid = int(entry_of(asked, f"fdinfo/{descriptor}", _PID, errno.EBADF))
+    if pid < 0:
+        raise refused(errno.ESRCH)
+    return pid
 
 
 def _process_of(asked: Asked) -> int:
     """The process of the calling thread."""
-    with open(f"/proc/{asked.thread}/status", "rb") as file:
-        found = _TGID.search(file.read())
-    if found is None:
-        raise refused(errno.ESRCH)
-    return int(found[1])
+    return int(entry_of(asked, "status", _TGID))
 
 
 class Starts:
@@ -188,7 +154,7 @@ class Starts:
         self._granted: set[int] = set()
         """Threads that may not have done yet what they were allowed to."""
 
-    def do(self, asked: Asked) -> object:
+    def do(self, _: str, asked: Asked) -> object:
         """Returns :data:`GO_ON`, or raises an ``OSError``."""
         if self._at_most >= self._most:
             self._at_most = self._count()
@@ -203,6 +169,20 @@ class Starts:
         self._granted.discard(thread)
 
     def _count(self) -> int:
+        self._granted = {*filter(_may_be_starting, self._granted)}
+        return sum(map(_threads_of, self._members)) + len(self._granted)
+
+
+def _may_be_starting(thread: int) -> bool:
+    try:
         # one that sleeps is not about to start anything
-        self._granted = {one for one in self._granted if _fields(one)[:1] == [b"R"]}
-        return sum(len(self._members.threads_of(pid)) for pid in self._members) + len(self._granted)
+        return stat_fields(thread)[0] == b"R"
+    except OSError:
+        return False
+
+
+def _threads_of(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0

@@ -19,6 +19,7 @@ from codeact_team.sandbox.confined.supervisor.asked_files import (
     AT_FDCWD,
     WritableDirectories,
     as_int,
+    entry_of,
     flags_of,
     open_entry,
     refused,
@@ -47,17 +48,16 @@ class SocketCalls:
     Args:
         listener: Where they are asked.
         directories: Where sockets may have names.
-        paths: The paths of these directories.
     """
 
-    def __init__(self, listener: Listener, directories: WritableDirectories, paths: list[str]) -> None:
+    def __init__(self, listener: Listener, directories: WritableDirectories) -> None:
         self._listener = listener
         self._directories = directories
         self._names: list[int] = []
         """Descriptors of the names that code has bound: while one is open, no other file gets its identity."""
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
         self._binding = make_ruleset(MAKE_SOCKET)
-        for path in paths:
+        for path in directories.paths:
             allow(self._binding, path, MAKE_SOCKET)
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class SocketCalls:
         fd, address, length = as_int(asked.arguments[0]), asked.arguments[1], as_int(asked.arguments[2])
         if not _FAMILY.size < length <= _LONGEST_ADDRESS:
             raise refused(errno.EINVAL)
-        data = read_memory(asked.thread, address, length)
+        data = read_memory(asked, address, length)
         path = data[_FAMILY.size :].partition(b"\0")[0]
         # a name without a path is everybody's on the machine; and here would be the door to a proxy
         if len(data) < length or _FAMILY.unpack_from(data)[0] != socket.AF_UNIX or not path:
@@ -104,9 +104,7 @@ class SocketCalls:
     def _bind(self, asked: Asked, ours: socket.socket, path: bytes) -> None:
         cwd = open_entry(asked, "cwd")
         try:
-            with open(f"/proc/{asked.thread}/status", "rb") as file:
-                found = _UMASK.search(file.read())
-            umask = 0o777 if found is None else int(found[1], 8)
+            umask = int(entry_of(asked, "status", _UMASK), 8)
             asked.require_waiting()
             # by the path as it is: programs read it back from the socket
             in_domain(self._binding, lambda: _bind_from(cwd, umask, ours, path))

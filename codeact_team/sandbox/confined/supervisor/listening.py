@@ -30,7 +30,7 @@ _RECEIVE, _SEND, _IS_VALID, _ADD, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x4008210
 _GO_ON, _IN_PLACE, _WAKE_AT_ONCE = 1, 1, 1
 _SECCOMP, _OPEN_AT = (number_of(call) or 0 for call in ("seccomp", "openat2"))
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
-LONGEST_PATH = 4096
+_LONGEST_PATH = 4096
 """Bytes of a path with the zero that ends it, as the kernel takes them."""
 
 
@@ -43,11 +43,10 @@ def install_asking(rules: Sequence[Rule]) -> int:
     program = assemble(rules)
     instructions = ctypes.create_string_buffer(program, len(program))
     filter_ = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
-    number = _SECCOMP
     # since Linux 5.19, only a signal that kills interrupts a call that is being answered
-    fd = syscall(number, _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE, filter_)
+    fd = syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE, filter_)
     if fd < 0 and ctypes.get_errno() == errno.EINVAL:
-        fd = syscall(number, _SET_MODE_FILTER, _NEW_LISTENER, filter_)
+        fd = syscall(_SECCOMP, _SET_MODE_FILTER, _NEW_LISTENER, filter_)
     return checked(fd)
 
 
@@ -142,10 +141,10 @@ class Listener:
         os.close(self._fd)
 
 
-def read_memory(thread: int, address: int, size: int) -> bytes:
-    """Read the memory of a thread; less than ``size`` bytes if it ends before. Raises an ``OSError``."""
+def read_memory(asked: Asked, address: int, size: int) -> bytes:
+    """Read the memory of the caller; less than ``size`` bytes if it ends before. Raises an ``OSError``."""
     # not by process_vm_readv, which the profiles of older engines refuse
-    memory = os.open(f"/proc/{thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    memory = os.open(f"/proc/{asked.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(memory, size, address)
     except OSError:
@@ -168,10 +167,10 @@ def write_memory(asked: Asked, address: int, data: bytes) -> None:
 
 
 def read_text(
-    thread: int, address: int, longest: int = LONGEST_PATH, *, too_long: int = errno.ENAMETOOLONG
+    asked: Asked, address: int, longest: int = _LONGEST_PATH, *, too_long: int = errno.ENAMETOOLONG
 ) -> bytes:
-    """Read bytes up to a zero. Raises an ``OSError``: ``too_long`` if none comes in time."""
-    data = read_memory(thread, address, longest)
+    """Read bytes of the caller up to a zero. Raises an ``OSError``: ``too_long`` if none comes in time."""
+    data = read_memory(asked, address, longest)
     text, zero, _ = data.partition(b"\0")
     if not zero:
         error = too_long if len(data) == longest else errno.EFAULT

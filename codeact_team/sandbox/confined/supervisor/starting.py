@@ -32,7 +32,7 @@ from codeact_team.sandbox.system.kernel import (
     limit,
 )
 
-_NOT_BY_KERNEL = "a loaded program runs only where the kernel alone confines"
+_NOT_CONFINED = "a loaded program runs only where code is confined"
 _ERRNO = struct.Struct("=i")
 
 
@@ -60,8 +60,8 @@ class RunningProgram(Protocol):
 
 
 Start = Callable[[SpawnRequest, GroupCounters], RunningProgram]
-"""Starts a program on the standard streams of this process. One that supervises code inherits the counters, if the kernel alone
-confines."""
+"""Starts a program on the standard streams of this process. One that supervises code inherits the counters, if it is
+confined."""
 
 
 def in_namespaces(
@@ -100,7 +100,7 @@ def without_namespaces(
     """Start programs by the side of all others of this machine, with a listener in this process."""
     inside = [settings.workspace, settings.private]
     writable = [*inside, os.devnull]
-    rules = (*calls.FOR_ALL, *calls.without_namespaces(kernel.landlock_abi()))
+    rules = calls.without_namespaces(kernel.landlock_abi())
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
@@ -144,7 +144,7 @@ def plain(settings: Confinement, *, limit_memory: bool) -> Start:
         limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
-        assert request.argv is not None, _NOT_BY_KERNEL
+        assert request.argv is not None, _NOT_CONFINED
         return subprocess.Popen(request.argv, env=request.env, cwd=settings.workspace, start_new_session=True)
 
     return start

@@ -242,16 +242,16 @@ def _confinement(
     group: ControlGroup,
     capabilities: Capabilities,
     main_thread: starting.ForkingThread,
-) -> tuple[Sequence[filters.Rule] | None, starting.Start]:
-    """The system calls to refuse in this process, if any, and how to start programs."""
+) -> tuple[Sequence[filters.Rule], starting.Start]:
+    """The system calls to refuse in this process and in all, and how to start programs."""
     limit_memory = "memory" in group.missing
     if capabilities.view is View.NONE:
         return calls.FOR_PLAIN, starting.plain(settings, limit_memory=limit_memory)
     if limit_memory:
         limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
     if capabilities.view is View.LISTENER:
-        # this process does what programs may not: each of them installs the filter itself
-        return None, starting.without_namespaces(settings, main_thread, capabilities.program)
+        # this process does what programs may not: each of them refuses more itself
+        return (), starting.without_namespaces(settings, main_thread, capabilities.program)
     if os.getuid() == 0 and (missing := sorted(BOUNDING & group.missing.keys())):
         raise OSError(f"the control groups cannot be entered: {', '.join(missing)}")
     if "pids" in group.missing:
@@ -260,9 +260,7 @@ def _confinement(
     return calls.IN_NAMESPACES, start
 
 
-def _try_filter(rules: Sequence[filters.Rule] | None) -> str | None:
-    if rules is None:
-        return None
+def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
     try:
         filters.install((*calls.FOR_ALL, *rules))
     except OSError as error:

@@ -1,6 +1,7 @@
 """The zygote of the supervising processes of one host, which are forks of it, so that they start with everything loaded.
 
-A program with nothing but the standard library. Its stdin is a socket to the host. It ends with the host, or when the host closes the socket, and its forks end with it.
+A program with nothing but the standard library. Its stdin is a socket to the host. It ends with the host, or when the host
+closes the socket, and its forks end with it.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class _Zygote:
         self._main_thread = main_thread
         self._has_namespaces = False
         """Whether namespaces have worked once."""
-        self._no_listener: str | None = ""
-        """Why there can be no listener, once that was tried; ``None`` if there can."""
+        self._has_listener = False
+        """Whether a listener has been tried, and works."""
         self._ended, self._ending = notice_ended_children()
         self._children = ProcessTree(can_scan=True)
         self._cleaning: set[int] = set()
@@ -143,12 +144,14 @@ class _Zygote:
         is_bounded = group is not None and (os.getuid() != 0 or not BOUNDING & group.missing.keys())
         if is_bounded and no_namespaces is None and kernel.landlock_abi() > 0:
             return Capabilities(group, View.NAMESPACES, None, None, self._program)
-        if self._no_listener == "":
-            self._no_listener = answering.failure(settings.private) if group is not None else _OTHER_SYSTEM
-        if self._no_listener is None:
+        no_listener = None
+        if not self._has_listener:
+            no_listener = answering.failure(settings.private) if group is not None else _OTHER_SYSTEM
+            self._has_listener = no_listener is None
+        if no_listener is None:
             reason = no_namespaces or "they do not bound what root uses without control groups"
             return Capabilities(group, View.LISTENER, reason, None, self._program)
-        return Capabilities(group, View.NONE, no_namespaces, self._no_listener, self._program)
+        return Capabilities(group, View.NONE, no_namespaces, no_listener, self._program)
 
     def _leave(self) -> None:
         """Close, in a fork, what belongs to the zygote."""
@@ -168,7 +171,7 @@ class _Zygote:
         for number, one in list(self._supervising.items()):
             if self._children.status(one.pid) is not None:
                 del self._supervising[number]
-                if self._no_listener is None:
+                if self._has_listener:
                     self._end_orphans()
                 self._clean_up(one)
 
