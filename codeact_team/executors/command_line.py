@@ -180,12 +180,9 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
 
     async def _guarded_server(self, environment: Environment, sandbox: Sandbox) -> ProcessServer:
         server = await self._servers.get(None, sandbox)
-        if (unguarded := server.connection.unguarded) is not None:
-            # code could tamper with the reports of later blocks
-            if environment.must_guard:
-                await to_the_end(self._servers.close())
-                raise NoPythonError(f"no supervisor is safe in this sandbox: {unguarded}")
-            logger.warning("%s", unguarded)
+        if (refused := environment.refusal_of(server.connection.unguarded)) is not None:
+            await to_the_end(self._servers.close())
+            raise NoPythonError(f"no supervisor is safe in this sandbox: {refused}")
         return server
 
     async def is_well(self, environment: Environment, call: Call) -> bool:

@@ -282,6 +282,14 @@ class Environment(ABC):
             self.quota, other.quota = other.quota, self.quota
         self.packages.begin_check()
 
+    def refusal_of(self, unguarded: str | None) -> str | None:
+        """Why no code may run below a supervisor that it could tamper with, as ``unguarded`` says; a warning where it may."""
+        # it could forge the reports of later blocks
+        if unguarded is None or self.must_guard:
+            return unguarded
+        logger.warning("%s", unguarded)
+        return None
+
     async def start(self, report: Callable[[str], None]) -> None:
         """Start the sandbox unless it runs. Raises as :meth:`prepare`, or if it cannot start."""
         if self.sandbox is None:

@@ -124,12 +124,9 @@ class LivingInterpreter(CodeRunner[tuple[str, str], SessionResult]):
         if self._session is not None or environment.sandbox is None:
             return
         session = Session(environment.sandbox)
-        if (unguarded := await session.start()) is not None:
-            # code could tamper with the reports of later blocks
-            if environment.must_guard:
-                await to_the_end(session.aclose())
-                raise SandboxError(f"no session is possible in this sandbox: {unguarded}")
-            logger.warning("%s", unguarded)
+        if (refused := environment.refusal_of(await session.start())) is not None:
+            await to_the_end(session.aclose())
+            raise SandboxError(f"no session is possible in this sandbox: {refused}")
         self._session = session
 
     async def is_well(self, environment: Environment, call: Call) -> bool:
