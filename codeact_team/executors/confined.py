@@ -45,6 +45,7 @@ class ConfinedEnvironment(Environment):
         return ConfinedSandbox(
             self._config,
             workspace=self.directory.make(),
+            is_temporary=not self.directory.lasts,
             workspace_mib=self._config.workspace_mib,
             packages=packages,
             program=self._program,

@@ -302,7 +302,7 @@ class Environment(ABC):
             # after the start, which it would slow down, and mostly while a model is asked for the first block
             self.packages.begin_check()
         await self.workspace.begin(self._files(), report)
-        await self.quota.begin(self.sandbox.directories)
+        await self.quota.begin(self.sandbox.directories, self.sandbox.temporary)
 
     async def discard(self) -> None:
         """Stop the sandbox and remove its packages: a start gets a fresh sandbox and fresh packages."""

@@ -341,6 +341,11 @@ class Sandbox(ABC):
         """The directories of the host that programs can write, and for which it has no quota, once it runs."""
         return ()
 
+    @property
+    def temporary(self) -> tuple[Path, int] | None:
+        """Another such directory, for temporary files, and the MiB that it may have; ``None`` if the sandbox limits them itself."""
+        return None
+
     async def start(self) -> None:
         """Make the sandbox ready, unless it is. After a failure, nothing is left.
 

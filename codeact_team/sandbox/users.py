@@ -24,9 +24,19 @@ def private_user(*, in_namespace: bool = False) -> int:
     return users[int.from_bytes(os.urandom(8), "big") % len(users)]
 
 
+def maps_all_users() -> bool:
+    """Whether this process can become any user of a machine, as it is in no user namespace that has only some of them."""
+    try:
+        with open("/proc/self/uid_map") as lines:
+            ranges = [[*map(int, line.split())] for line in lines]
+    except OSError:
+        return False
+    return any(first <= _OF_A_MACHINE[0] and first + count > _OF_A_MACHINE[-1] for first, _, count in ranges)
+
+
 def is_private(uid: int) -> bool:
-    """Whether an id of this machine can be a sandbox's."""
-    return uid in _OF_A_MACHINE
+    """Whether an id can be a sandbox's."""
+    return uid in (_OF_A_MACHINE if maps_all_users() else _OF_A_NAMESPACE)
 
 
 def is_root(user: str) -> bool:

@@ -336,9 +336,10 @@ async def test_temporary_files_have_a_size(small: SandboxedCodeExecutor) -> None
     # what blocks of a session have left running takes memory
     await small.restart()
     code = """
-        import tempfile
-        with tempfile.TemporaryFile() as file:
+        import tempfile, time
+        with tempfile.NamedTemporaryFile() as file:
             for _ in range(80): file.write(bytes(1 << 20))
+            time.sleep(60)
     """
     result = await run(small, f"if True:{code}")
     assert result.limit is not None

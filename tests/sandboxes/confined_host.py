@@ -28,7 +28,7 @@ from codeact_team.sandbox.base import Cause
 from codeact_team.sandbox.confined import control
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
-from codeact_team.sandbox.confined.supervisor import isolation
+from codeact_team.sandbox.confined.supervisor import isolation, users
 from codeact_team.sandbox.system import filters
 
 ATTACKS = Path(__file__).with_name("confined_attacks.py").read_bytes()
@@ -42,14 +42,14 @@ def do_without(what: Sequence[str]) -> None:
     if "cgroups" in what:
         hide_control_groups()
     if "capabilities" in what:
-        isolation.drop_privileges()
+        users.drop_privileges()
     rules = [filters.Rule(call) for name, call in TAKEN_AWAY.items() if name in what]
     if rules:
         try:
             filters.install(rules)
         except PermissionError:
             # not root: only for who cannot gain privileges any more
-            isolation.drop_privileges()
+            users.drop_privileges()
             filters.install(rules)
     for older in (name for name in what if name.startswith("landlock-")):
         # in the zygote, which is a program of its own

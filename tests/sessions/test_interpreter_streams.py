@@ -47,6 +47,17 @@ def test_streams_are_put_back_for_the_next_block(interpreter: RunningInterpreter
     assert ran.output == "out\nerror\nraw\nraw 2\nchild\n(True, True)\n"
 
 
+@pytest.mark.parametrize("most", ["", "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"])
+def test_code_that_has_opened_all_that_it_may_goes_on(
+    fresh_interpreter: RunningInterpreter, most: str
+) -> None:
+    opened = fresh_interpreter.run(
+        f"{most}import os\nfds = []\ntry:\n    while True: fds.append(os.open('/', os.O_RDONLY))\nexcept OSError as error:\n    error.strerror"
+    )
+    assert opened.output == "'Too many open files'\n"
+    assert fresh_interpreter.run("for fd in fds: os.close(fd)\nlen(fds) > 10").output == "True\n"
+
+
 def test_a_flush_that_fails_is_told(interpreter: RunningInterpreter) -> None:
     ran = interpreter.run(
         "class Broken:\n    def flush(self): raise ValueError('no flush')\nsys.stdout = Broken()"

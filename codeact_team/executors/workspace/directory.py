@@ -229,23 +229,37 @@ class Quota:
     Args:
         mib: MiB that may be added; ``None`` for any amount.
         files: Files and directories that may be added; ``None`` for any number.
+        field: The setting with that size.
 
     Attributes:
         pause: Seconds that code may run until the next count.
     """
 
-    def __init__(self, mib: int | None, files: int | None) -> None:
+    def __init__(self, mib: int | None, files: int | None, field: str = "workspace_mib") -> None:
         self._mib = mib
         self._files = files
+        self._field = field
+        self._of_temporary: Quota | None = None
+        """The one of the directory for temporary files."""
         self._directories: Sequence[Path] = ()
         self._before: _Usage | None = None
         self._least: tuple[int, int] | None = None
         """The least bytes and files since the quota is exceeded."""
         self.pause: float = _INTERVAL
 
-    async def begin(self, directories: Sequence[Path]) -> None:
-        """Count the files before the code runs. Idempotent. Raises a ``SandboxError`` if that is impossible."""
+    async def begin(self, directories: Sequence[Path], temporary: tuple[Path, int] | None = None) -> None:
+        """Count the files before the code runs. Idempotent. Raises a ``SandboxError`` if that is impossible.
+
+        Args:
+            directories: The directories that it limits.
+            temporary: A directory for temporary files, and the MiB that it may have itself.
+        """
         self._directories = directories
+        if temporary is not None:
+            place, mib = temporary
+            if self._of_temporary is None:
+                self._of_temporary = Quota(mib, self._files, "tmpfs_mib")
+            await self._of_temporary.begin([place])
         if self._before is not None or (self._mib is None and self._files is None):
             return
         try:
@@ -258,12 +272,17 @@ class Quota:
 
     async def check(self) -> str | None:
         """The setting that is exceeded, with its value. Once returned, it is returned again only if more was added since."""
-        return await to_the_end(asyncio.to_thread(self._check))
+        exceeded = await to_the_end(asyncio.to_thread(self._check))
+        if exceeded is None and (temporary := self._of_temporary) is not None:
+            exceeded = await temporary.check()
+            self.pause = min(self.pause, temporary.pause)
+        return exceeded
 
     @property
     def has_full_disk(self) -> bool:
         """Whether a file system that has a part of the workspace is full."""
-        for directory in self._directories:
+        temporary = () if self._of_temporary is None else self._of_temporary._directories
+        for directory in (*self._directories, *temporary):
             with suppress(OSError):
                 there = os.statvfs(directory)
                 if there.f_bavail * there.f_frsize < MIB or (there.f_files and not there.f_favail):
@@ -313,11 +332,11 @@ class Quota:
         return now
 
     def _uncountable(self, error: OSError) -> str:
-        return f"workspace_mib: {self._mib}, and what there is cannot be counted: {error}"
+        return f"{self._field}: {self._mib}, and what there is cannot be counted: {error}"
 
     def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
         if self._mib is not None and now.size - before.size > self._mib * MIB:
-            return f"workspace_mib: {self._mib}"
+            return f"{self._field}: {self._mib}"
         if self._files is not None and now.files - before.files > self._files:
             return f"workspace_files: {self._files}"
         return None

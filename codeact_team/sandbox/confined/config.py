@@ -83,6 +83,9 @@ class ConfinedSandboxConfig(BaseModel):
     """Size of the private temporary directory and `/tmp` together, in MiB. It counts as memory."""
     readable: list[str] = Field(default_factory=list)
     """More files or directories of this machine that the code may read."""
+    shared_memory: bool = False
+    """Whether the code may use the machine's `/dev/shm`, where locks and queues of `multiprocessing` are, if the sandbox has none of
+    its own: where namespaces are forbidden and the code is not another user than this program. All programs of the user share it."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the code's environment. The code can read them all: no place for secrets."""
 
@@ -93,4 +96,6 @@ class ConfinedSandboxConfig(BaseModel):
         What is missing with ``confinement: best_effort`` is told when a sandbox starts.
         """
         found = [f"readable: {', '.join(self.readable)}"] if self.readable else []
+        if self.shared_memory:
+            found.append("shared_memory: true")
         return (*found, *above_default(self, "memory_mib", "pids", "cpus", "tmpfs_mib"))

@@ -62,6 +62,8 @@ class Confinement(NamedTuple):
         lent: The ones among them that code of root may read like their owner. In the others it may read what everybody may.
         workspace: The directory that it may write.
         workspace_identity: Device and inode of that directory: something else may be in its place by now.
+        is_temporary: Whether the workspace was made for this sandbox, and ends with it.
+        shared_memory: Whether the code may write the machine's ``/dev/shm`` where it gets none of its own.
         private: A temporary directory, which is removed at the end, or replaced by a file system in memory.
     """
 
@@ -69,6 +71,8 @@ class Confinement(NamedTuple):
     lent: Sequence[str]
     workspace: str
     workspace_identity: Sequence[int]
+    is_temporary: bool
+    shared_memory: bool
     private: str
     workspace_mib: int | None
     memory_mib: int

@@ -9,7 +9,6 @@ import os
 import platform
 import pwd
 import socket
-import stat
 import sys
 import sysconfig
 from collections.abc import Generator, Mapping, Sequence
@@ -155,6 +154,12 @@ def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, 
 
 logger = logging.getLogger(__name__)
 
+_WITHOUT_MOUNTS = (
+    # programs that do not ask write to /tmp
+    ", temporary files: below $TMPDIR and not in /tmp"
+    ", locks and shared memory of multiprocessing: shared_memory: true"
+)
+
 _GROUP = " control group"
 
 _starts = FairLock(STARTS_AT_ONCE)
@@ -173,6 +178,7 @@ class ConfinedSandbox(Sandbox):
             without the memory that it shares with others.
             If this machine forbids namespaces, the temporary directory is on the disk.
         workspace: An existing directory of the host, which the code may write.
+        is_temporary: Whether that was made for this sandbox, and ends with it.
         workspace_mib: The largest size of a file, in MiB; ``None`` for no limit. The caller has to watch how much the
             directories of the host grow.
         packages: A layer of Python packages that the code may read; see :mod:`codeact_team.executors.packages`.
@@ -184,6 +190,7 @@ class ConfinedSandbox(Sandbox):
         config: ConfinedSandboxConfig,
         *,
         workspace: Path,
+        is_temporary: bool = False,
         workspace_mib: int | None = None,
         packages: Path | None = None,
         program: ZygoteProgram | None = None,
@@ -192,6 +199,7 @@ class ConfinedSandbox(Sandbox):
         self._program = program
         self._workspace = workspace
         """Without links, once the sandbox has started."""
+        self._is_temporary = is_temporary
         self._workspace_mib = workspace_mib
         self._packages = packages
         self._paths: list[str] = []
@@ -256,8 +264,7 @@ class ConfinedSandbox(Sandbox):
     def limits(self) -> Limits:
         config = self._config
         each = " for each process" if "memory" in self.ungrouped else ""
-        # programs that do not ask write to /tmp
-        elsewhere = "" if self._has_namespaces else ", temporary files: below $TMPDIR and not in /tmp"
+        elsewhere = "" if self._has_namespaces else _WITHOUT_MOUNTS
         files = f"readable: {config.readable}, work_dir: {self._workspace}{elsewhere}"
         by_kernel = {
             Enforced.READS: (Cause.FILES, files),
@@ -273,9 +280,14 @@ class ConfinedSandbox(Sandbox):
 
     @property
     def directories(self) -> Sequence[Path]:
-        # in namespaces, the private one is in memory, and has a size
-        private = () if self._has_namespaces or self._private is None else (Path(self._private.path),)
-        return (self._workspace, *private)
+        return (self._workspace,)
+
+    @property
+    def temporary(self) -> tuple[Path, int] | None:
+        # in namespaces, it is in memory, and has a size
+        if self._has_namespaces or self._private is None:
+            return None
+        return Path(self._private.path), self._config.tmpfs_mib
 
     @property
     def _has_namespaces(self) -> bool:
@@ -384,6 +396,8 @@ class ConfinedSandbox(Sandbox):
             lent=lent,
             workspace=str(self._workspace),
             workspace_identity=found.identity,
+            is_temporary=self._is_temporary,
+            shared_memory=self._config.shared_memory,
             private=self._private.path,
             workspace_mib=self._workspace_mib,
             memory_mib=self._config.memory_mib,
@@ -454,10 +468,4 @@ def _opened(workspace: Path) -> KnownDirectory:
         ) from error
     if not can_write:
         raise ConfinementError(f"The work_dir {str(workspace)!r} cannot be written.")
-    status = found.status
-    if os.geteuid() == 0 and status.st_uid != 0 and ~status.st_mode & stat.S_IRWXO:
-        raise ConfinementError(
-            f"The work_dir {str(workspace)!r} belongs to user {status.st_uid}, as those do that are made for a container, "
-            "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
-        )
     return found

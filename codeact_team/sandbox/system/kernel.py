@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
+CLONE_NEWUSER = 0x10000000
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 3, 4, 22
 PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 _SECCOMP_MODE_FILTER = 2
@@ -218,9 +219,12 @@ def make_ruleset(files: int, *, tcp: int = 0, scopes: int = 0) -> int:
     return checked(syscall(_CREATE_RULESET, attributes, size, 0))
 
 
-def allow(ruleset: int, path: str, access: int) -> None:
-    """Add a rule that allows ``access`` to a path and to everything below it. Raises an ``OSError`` on failure."""
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+def allow(ruleset: int, path: str | int, access: int) -> None:
+    """Add a rule that allows ``access`` to a path, or what is open as a descriptor, and to everything below it.
+
+    Raises an ``OSError`` on failure.
+    """
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC) if isinstance(path, str) else os.dup(path)
     try:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             access &= _FOR_FILES

@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from codeact_team.sandbox.confined.supervisor import calls, isolation
+from codeact_team.sandbox.confined.supervisor import calls, isolation, users
 from codeact_team.sandbox.confined.supervisor.asked_files import FileCalls, WritableDirectories
 from codeact_team.sandbox.confined.supervisor.asked_processes import GO_ON, Members, Signals, Starts
 from codeact_team.sandbox.confined.supervisor.asked_sockets import SocketCalls
+from codeact_team.sandbox.confined.supervisor.asked_terminals import TerminalCalls
 from codeact_team.sandbox.confined.supervisor.listening import (
     Asked,
     Listener,
@@ -36,20 +37,22 @@ class Answering:
 
     Args:
         listener: The descriptor of their listener, which is closed at the end.
-        writable: The directories that they may write.
+        writable: Descriptors of the directories that they may write, which stay the caller's.
         most: The most processes and threads that they may be.
     """
 
-    def __init__(self, listener: int, writable: Sequence[str], most: int) -> None:
+    def __init__(self, listener: int, writable: Sequence[int], most: int) -> None:
         self._listener = Listener(listener)
         self._directories = WritableDirectories(writable)
         members = Members()
         self._starts = Starts(members, most)
         self._sockets = SocketCalls(self._listener, self._directories)
+        self._terminals = TerminalCalls(self._listener)
         of_whom: Sequence[tuple[Sequence[str], Callable[[str, Asked], object]]] = (
             (calls.OF_CHILDREN, self._starts.do),
             (calls.OF_SIGNALS, Signals(members).do),
             (calls.OF_SOCKETS, self._sockets.do),
+            (calls.OF_TERMINALS, self._terminals.do),
             (calls.OF_FILES, FileCalls(self._directories).do),
         )
         self._do = {
@@ -71,6 +74,7 @@ class Answering:
         finally:
             self._listener.close()
             self._sockets.close()
+            self._terminals.close()
             self._directories.close()
 
     def _answer(self, asked: Asked) -> None:
@@ -97,12 +101,12 @@ def failure(directory: str) -> str | None:
         return (
             "this kernel has no Landlock, or does not use it: /sys/kernel/security/lsm must list `landlock`"
         )
-    return isolation.failure_of(partial(_try_out, directory))
+    return users.failure_of(partial(_try_out, directory))
 
 
 def _try_out(directory: str) -> None:
     kernel.checked(kernel.adopt_orphans())
-    isolation.drop_privileges()
+    users.drop_privileges()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         if (child := os.fork()) == 0:
@@ -118,7 +122,8 @@ def _try_out(directory: str) -> None:
             finally:
                 os._exit(1)
         theirs.close()
-        Answering(receive_listener(ours), [directory], 1).start()
+        opened = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        Answering(receive_listener(ours), [opened], 1).start()
         _, status = os.waitpid(child, 0)
         if status:
             raise OSError(ours.recv(1000).decode())

@@ -29,6 +29,7 @@ _LONGEST_NAME, _MOST_OF_AN_ATTRIBUTE = 256, 1 << 16
 _OF_USERS = b"user."
 _OF_LINKS = {"lgetxattr", "llistxattr", "lremovexattr", "lsetxattr"}
 _TIMESPECS, _TIMEVALS, _UTIMBUF = struct.Struct("=4q"), struct.Struct("=4q"), struct.Struct("=2q")
+_TGID = re.compile(rb"^Tgid:\t(\d+)$", re.M)
 _FLAGS = re.compile(rb"^flags:\t0*([0-7]+)$", re.M)
 
 
@@ -55,20 +56,27 @@ def entry_of(asked: Asked, name: str, pattern: re.Pattern[bytes], missing: int =
     raise refused(missing)
 
 
+def process_of(asked: Asked) -> int:
+    """The process of the calling thread."""
+    return int(entry_of(asked, "status", _TGID))
+
+
 class WritableDirectories:
     """The directories in which code may change what belongs to files.
 
+    Args:
+        roots: Descriptors of them, which stay the caller's.
+
     Attributes:
-        paths: Their paths, without links.
+        roots: Copies of these descriptors.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = paths
-        self._roots = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in paths]
+    def __init__(self, roots: Sequence[int]) -> None:
+        self.roots: Sequence[int] = [*map(os.dup, roots)]
 
     def close(self) -> None:
         """Close what is held open."""
-        for root in self._roots:
+        for root in self.roots:
             os.close(root)
 
     @contextmanager
@@ -108,7 +116,7 @@ class WritableDirectories:
             os.close(place)
 
     def _contain(self, place: int, where: bytes) -> bool:
-        for root in self._roots:
+        for root in self.roots:
             above = os.readlink(f"/proc/self/fd/{root}".encode())
             if where == above or where.startswith(above + b"/"):
                 with suppress(OSError):

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from codeact_team.sandbox.confined.supervisor.asked_files import as_int, entry_of, refused
+from codeact_team.sandbox.confined.supervisor.asked_files import as_int, entry_of, process_of, refused
 from codeact_team.sandbox.confined.supervisor.listening import Asked
 from codeact_team.sandbox.system.process_tree import ProcessTree, stat_fields
 
@@ -22,7 +22,6 @@ _EVERYBODY = -1
 _MOST_PASSES = 100
 """Passes in which new processes may turn up while a group gets a signal."""
 _PID = re.compile(rb"^Pid:\t(-?\d+)$", re.M)
-_TGID = re.compile(rb"^Tgid:\t(\d+)$", re.M)
 _PARENT, _GROUP = 1, 2
 """Fields of ``/proc/PID/stat`` behind the name, of which the first is the state."""
 
@@ -64,13 +63,13 @@ class Signals:
                 is_own = first == asked.thread
             case _:
                 # the kernel looks whether the thread is one of the process, which waits here
-                is_own = first == _process_of(asked)
+                is_own = first == process_of(asked)
         if not is_own:
             raise refused()
         return GO_ON
 
     def _kill(self, asked: Asked, target: int, number: int) -> object:
-        own = _process_of(asked)
+        own = process_of(asked)
         asked.require_waiting()
         # its group is one with nobody else, as code begins in a session of its own
         if target in (0, own):
@@ -129,11 +128,6 @@ def _target_of(asked: Asked, descriptor: int) -> int:
     if pid < 0:
         raise refused(errno.ESRCH)
     return pid
-
-
-def _process_of(asked: Asked) -> int:
-    """The process of the calling thread."""
-    return int(entry_of(asked, "status", _TGID))
 
 
 class Starts:

@@ -57,8 +57,8 @@ class SocketCalls:
         """Descriptors of the names that code has bound: while one is open, no other file gets its identity."""
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
         self._binding = make_ruleset(MAKE_SOCKET)
-        for path in directories.paths:
-            allow(self._binding, path, MAKE_SOCKET)
+        for root in directories.roots:
+            allow(self._binding, root, MAKE_SOCKET)
 
     def close(self) -> None:
         """Close what is held open."""

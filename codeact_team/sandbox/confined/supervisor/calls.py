@@ -14,6 +14,8 @@ from codeact_team.sandbox.system.filters import COUNTED, MODES, NO_SET_ID, OF_IT
 from codeact_team.sandbox.system.kernel import ABI_OF_TRUNCATING
 
 _MAP_GROWSDOWN = 0x100
+_O_LARGEFILE = {"aarch64": 0x20000}.get(os.uname().machine, 0x8000)
+"""Some C libraries say it always, where Python knows no such flag."""
 _CLONE_PARENT = 0x8000
 _CLONE_NEW = 0x7E020000
 """All flags of clone that request namespaces."""
@@ -102,6 +104,9 @@ IN_NAMESPACES = (
 OF_SIGNALS = (*_SIGNALLING.split(), "pidfd_send_signal")
 OF_CHILDREN = ("clone", "fork", "vfork")
 OF_SOCKETS = ("bind", "connect")
+OF_TERMINALS = ("open", "openat")
+"""Only with the flags that make a terminal, or open one: an existing file, to read and write it, and nothing more."""
+_MORE_THAN_A_TERMINAL = 0xFFFFFFFF & ~(os.O_NOCTTY | os.O_CLOEXEC | _O_LARGEFILE)
 OF_FILES = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat getxattr lchown lgetxattr listxattr
 llistxattr lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
@@ -118,5 +123,9 @@ def without_namespaces(landlock: int) -> list[Rule]:
         *((Rule("truncate"),) if landlock < ABI_OF_TRUNCATING else ()),
         # programs know kernels without them
         *(Rule(name, error=errno.ENOSYS) for name in _NEW_OF_FILES.split()),
+        *(
+            Rule(call, masked=(MODES[call] - 1, _MORE_THAN_A_TERMINAL, os.O_RDWR), asked=True)
+            for call in OF_TERMINALS
+        ),
         *(Rule(call, asked=True) for call in (*OF_SIGNALS, *OF_CHILDREN, *OF_SOCKETS, *OF_FILES)),
     ]

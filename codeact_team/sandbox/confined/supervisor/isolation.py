@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from codeact_team.sandbox.confined.protocol import Confinement
+from codeact_team.sandbox.confined.supervisor.users import User
 from codeact_team.sandbox.system import kernel
-from codeact_team.sandbox.system.kernel import PROCESS_TERMINALS, checked, libc, syscall
-from codeact_team.sandbox.users import private_user
+from codeact_team.sandbox.system.kernel import CLONE_NEWUSER, PROCESS_TERMINALS, checked, libc, syscall
 
 _T = TypeVar("_T")
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
-_CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
-_LAST_CAPABILITY = 63
+_CLONE_NEWPID = 0x20000000
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x1, 0x2, 0x4, 0x8, 0x4000, 0x40000
 _MNT_DETACH = 2
@@ -39,9 +37,9 @@ SHARED_MEMORY = "/dev/shm"
 _SHARED_MEMORY_MIB = 64
 TEMPORARY = "/tmp"
 """Private to a sandbox, too, where its mounts allow that: many programs do not ask for ``TMPDIR``."""
-_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
+TERMINALS, NEW_TERMINAL, OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
 """The directory of a sandbox's pseudo-terminals, the device that makes one, and a process's own terminal."""
-_MOST_TERMINALS = 128
+MOST_TERMINALS = 128
 """The most pseudo-terminals of a sandbox: their number is limited for the whole machine, and no limit counts their memory."""
 _LASTING_TEMPORARY = "/var/tmp"
 _OWN_FILES = ("/etc/passwd", "/etc/group")
@@ -56,7 +54,7 @@ _PROC = "/proc"
 _OWN_DESCRIPTORS = f"{_PROC}/self/fd"
 _LINKS = {
     "/dev/fd": _OWN_DESCRIPTORS,
-    _NEW_TERMINAL: "pts/ptmx",
+    NEW_TERMINAL: "pts/ptmx",
     **{
         f"/dev/{name}": f"{_OWN_DESCRIPTORS}/{number}"
         for number, name in enumerate(("stdin", "stdout", "stderr"))
@@ -67,49 +65,6 @@ _ABOUT_THE_MACHINE = {"cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "s
 """The visible parts of ``/proc`` besides processes. Some others are closed to all users but root, which may be this one."""
 _WITHOUT_OWNERS = ("/dev", "/sys")
 """Where files are equal for all users, in file systems that cannot show other owners."""
-_ALL_USERS = (1 << 32) - 1
-
-
-class PrivateUser(NamedTuple):
-    """A user of one sandbox's own, to whom root lends its files.
-
-    Attributes:
-        id: The number of the user, and of its group.
-        lending: A descriptor of a user namespace that maps root to it.
-    """
-
-    id: int
-    lending: int
-
-
-def user_for_root() -> PrivateUser | None:
-    """A new user, if this process is root's and the kernel can lend it root's files. Needs the machine's ``/proc``."""
-    if os.getuid() != 0:
-        return None
-    user = private_user()
-    # the two change places, all others stay
-    map_ = f"0 {user} 1\n{user} 0 1\n1 1 {user - 1}\n{user + 1} {user + 1} {_ALL_USERS - user - 1}\n"
-    entered, entering = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            if libc.unshare(_CLONE_NEWUSER) == 0:
-                os.write(entering, b"1")
-                signal.pause()
-        finally:
-            os._exit(0)
-    os.close(entering)
-    try:
-        if os.read(entered, 1):
-            with suppress(OSError):
-                for name in ("uid_map", "gid_map"):
-                    with open(f"{_PROC}/{child}/{name}", "w") as file:
-                        file.write(map_)
-                return PrivateUser(user, os.open(f"{_PROC}/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
-    finally:
-        os.close(entered)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    return None
 
 
 def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) -> _T:
@@ -124,7 +79,7 @@ def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) 
     uid, gid = os.getuid(), os.getgid()
     # in a namespace of its own, the processes of a user are counted apart, which the limit of root does not concern
     if uid != 0 or libc.unshare(_CLONE_NEWPID) < 0:
-        checked(libc.unshare(_CLONE_NEWPID | _CLONE_NEWUSER))
+        checked(libc.unshare(_CLONE_NEWPID | CLONE_NEWUSER))
         maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         for name, line in maps.items():
             with open(f"/proc/self/{name}", "w") as file:
@@ -147,47 +102,15 @@ def _continue_in_a_child(birth: int | None) -> None:
     os.close(me)
 
 
-def failure_of(action: Callable[[], object]) -> str | None:
-    """Try ``action`` in a child of this process. Returns why it fails, or ``None``."""
-    reader, writer = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            action()
-        except Exception as error:
-            os.write(writer, (str(error) or repr(error)).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as report:
-        reason = report.read().decode(errors="replace")
-    os.waitpid(child, 0)
-    return reason or None
-
-
-def drop_privileges(user: PrivateUser | None = None) -> None:
-    """Give up all capabilities, and the ways to gain new ones; become ``user``. Matters if this process is root's."""
-    for capability in range(_LAST_CAPABILITY + 1):
-        # fails for capabilities that this kernel does not know, and for users that have none
-        kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
-    if user is not None:
-        os.setgroups([])
-        os.setresgid(user.id, user.id, user.id)
-        os.setresuid(user.id, user.id, user.id)
-        # another user's files in /proc would be root's
-        checked(kernel.prctl(kernel.PR_SET_DUMPABLE, 1))
-    checked(libc.capset(kernel.CAPABILITIES, bytes(kernel.SIZE_OF_CAPABILITIES)))
-    checked(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
-
-
-def allow_only(readable: Sequence[str], writable: Sequence[str]) -> None:
+def allow_only(readable: Sequence[str], writable: Sequence[str | int]) -> None:
     """Restrict this process, and all that it starts, as :func:`make_domain` says. Raises as that does."""
     ruleset = make_domain(readable, writable)
     kernel.enter_domain(ruleset)
     os.close(ruleset)
 
 
-def make_domain(readable: Sequence[str], writable: Sequence[str]) -> int:
-    """The ruleset of a domain that is restricted to these paths, as far as this kernel's Landlock can.
+def make_domain(readable: Sequence[str], writable: Sequence[str | int]) -> int:
+    """The ruleset of a domain that is restricted to these paths, or what is open as these descriptors, as far as this kernel's Landlock can.
 
     Readable files may be executed, and writable ones may be read. Since Linux 6.12, it also protects other processes of
     the sandbox against signals.
@@ -210,8 +133,8 @@ def make_domain(readable: Sequence[str], writable: Sequence[str]) -> int:
 
 
 def enter_mount_view(
-    settings: Confinement, moved: Iterable[tuple[str, str]] = (), user: PrivateUser | None = None
-) -> PrivateUser | None:
+    settings: Confinement, moved: Iterable[tuple[str, str]] = (), user: User | None = None
+) -> User | None:
     """Make a root for this process that contains only what its programs may see, as ``user`` or as this process's own user.
 
     Needs its own namespaces of mounts and processes, and rights over them. The private directory is replaced by an empty file
@@ -240,8 +163,8 @@ def enter_mount_view(
         _show(tree, f"{place}{path}")
     for source, target in moved:
         _show(_tree(source), f"{place}{target}")
-    if os.path.exists(_OWN_TERMINAL) and not any(_is_below(_OWN_TERMINAL, path) for path in shown):
-        _show(_tree(_OWN_TERMINAL), f"{place}{_OWN_TERMINAL}")
+    if os.path.exists(OWN_TERMINAL) and not any(_is_below(OWN_TERMINAL, path) for path in shown):
+        _show(_tree(OWN_TERMINAL), f"{place}{OWN_TERMINAL}")
     has_temporary = _can_have_temporary(settings, paths)
     links = _LINKS | ({_LASTING_TEMPORARY: TEMPORARY} if has_temporary else {}) | paths.links
     for path, target in links.items():
@@ -251,7 +174,7 @@ def enter_mount_view(
     # nothing is made in a directory of the machine's
     terminals = [
         path
-        for path in (_TERMINALS, PROCESS_TERMINALS)
+        for path in (TERMINALS, PROCESS_TERMINALS)
         if os.path.isdir(f"{place}{path}") or not any(_is_below(path, above) for above in shown)
     ]
     for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, *terminals):
@@ -279,7 +202,7 @@ def _can_have_temporary(settings: Confinement, paths: _TracedPaths) -> bool:
     return not shown and not any(TEMPORARY in (path, os.path.dirname(path)) for path in paths.links)
 
 
-def _mount_temporary(place: str, private: str, mib: int, user: PrivateUser | None) -> None:
+def _mount_temporary(place: str, private: str, mib: int, user: User | None) -> None:
     """Mount a file system in memory as ``/tmp``, and as the private directory, in the new root at ``place``.
 
     The names in ``/tmp`` that lead to visible paths stay read-only. Each is a mount, so that code can neither rename nor
@@ -332,8 +255,8 @@ def own_files() -> Sequence[str]:
 
 def own_terminals() -> Sequence[str]:
     """The paths of the sandbox's pseudo-terminals, if this process, in a root of its own, has got any."""
-    paths = (_TERMINALS, PROCESS_TERMINALS, _NEW_TERMINAL, _OWN_TERMINAL)
-    return [*filter(os.path.exists, paths)] if os.path.exists(f"{_TERMINALS}/ptmx") else []
+    paths = (TERMINALS, PROCESS_TERMINALS, NEW_TERMINAL, OWN_TERMINAL)
+    return [*filter(os.path.exists, paths)] if os.path.exists(f"{TERMINALS}/ptmx") else []
 
 
 class _TracedPaths:
@@ -388,8 +311,8 @@ def _show(tree: int, place: str) -> None:
 
 
 def _trees(
-    workspace: str, paths: Sequence[str], lent: Sequence[str], user: PrivateUser | None
-) -> tuple[Sequence[int], PrivateUser | None]:
+    workspace: str, paths: Sequence[str], lent: Sequence[str], user: User | None
+) -> tuple[Sequence[int], User | None]:
     """A tree for the workspace, and for each path. With the ``user``, or ``None`` if a file system cannot lend it root's files."""
     trees: list[int] = []
     # whatever else root has to itself stays so
@@ -407,13 +330,13 @@ def _trees(
     return trees, user
 
 
-def _tree(path: str, user: PrivateUser | None = None) -> int:
+def _tree(path: str, user: User | None = None) -> int:
     """A copy of the mounts from this path on, to be attached to another one. Files of root belong to ``user`` there."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
     tree = checked(syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags))
     if user is not None:
         try:
-            _set_attributes(tree, b"", _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, user.lending)
+            _set_attributes(tree, b"", _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, user.lending or 0)
         except OSError:
             os.close(tree)
             raise
@@ -441,7 +364,7 @@ def _mount_processes(place: str, empty: str) -> None:
             _attach(_tree(empty if entry.is_dir() else os.devnull), entry.path)
 
 
-def _mount_memory(place: str, mib: int, flags: int = 0, *, user: PrivateUser | None = None) -> None:
+def _mount_memory(place: str, mib: int, flags: int = 0, *, user: User | None = None) -> None:
     owner = "" if user is None else f",uid={user.id},gid={user.id}"
     options = f"mode=0700,size={mib}m,nr_inodes={_MOST_FILES}{owner}".encode()
     flags |= _MS_NOSUID | _MS_NODEV
@@ -450,7 +373,7 @@ def _mount_memory(place: str, mib: int, flags: int = 0, *, user: PrivateUser | N
 
 def _mount_terminals(place: str) -> None:
     """Mount pseudo-terminals for this sandbox alone; if the kernel refuses, an empty directory, which hides the machine's."""
-    options = f"mode=0620,ptmxmode=0666,max={_MOST_TERMINALS}".encode()
+    options = f"mode=0620,ptmxmode=0666,max={MOST_TERMINALS}".encode()
     if libc.mount(b"devpts", os.fsencode(place), b"devpts", _MS_NOSUID | _MS_NOEXEC, options) < 0:
         _mount_memory(place, _ROOT_MIB, _MS_RDONLY)
 

@@ -132,9 +132,16 @@ class Listener:
 
     def replace_descriptor(self, asked: Asked, fd: int, place: int, *, is_closed_on_exec: bool) -> None:
         """Put a copy of ``fd`` in the place of a descriptor of the caller. Raises an ``OSError``."""
+        self._add(asked, _IN_PLACE, fd, place, is_closed_on_exec=is_closed_on_exec)
+
+    def add_descriptor(self, asked: Asked, fd: int, *, is_closed_on_exec: bool) -> int:
+        """Give the caller a copy of ``fd``. Returns its number there. Raises an ``OSError``."""
+        return self._add(asked, 0, fd, 0, is_closed_on_exec=is_closed_on_exec)
+
+    def _add(self, asked: Asked, how: int, fd: int, place: int, *, is_closed_on_exec: bool) -> int:
         flags = os.O_CLOEXEC if is_closed_on_exec else 0
-        addition = ctypes.create_string_buffer(_ADDITION.pack(asked.id, _IN_PLACE, fd, place, flags))
-        checked(libc.ioctl(self._fd, ctypes.c_ulong(_ADD), addition))
+        addition = ctypes.create_string_buffer(_ADDITION.pack(asked.id, how, fd, place, flags))
+        return checked(libc.ioctl(self._fd, ctypes.c_ulong(_ADD), addition))
 
     def close(self) -> None:
         """Close it: from then on asked calls fail as if the kernel did not have them."""

@@ -31,8 +31,10 @@ from codeact_team.sandbox.system.kernel import (
     descriptors_of_libffi,
     limit,
 )
+from codeact_team.sandbox.users import is_private
 
 _NOT_CONFINED = "a loaded program runs only where code is confined"
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _ERRNO = struct.Struct("=i")
 
 
@@ -98,8 +100,10 @@ def without_namespaces(
     settings: Confinement, main_thread: ForkingThread, loaded: PreloadedProgram | None
 ) -> Start:
     """Start programs by the side of all others of this machine, with a listener in this process."""
-    inside = [settings.workspace, settings.private]
-    writable = [*inside, os.devnull]
+    # the second leads each program to its own terminal, if it has one
+    devices = [*filter(os.path.exists, [os.devnull, isolation.OWN_TERMINAL])]
+    if settings.shared_memory or is_private(os.getuid()):
+        devices += filter(os.path.exists, [SHARED_MEMORY])
     rules = calls.without_namespaces(kernel.landlock_abi())
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
@@ -107,7 +111,9 @@ def without_namespaces(
             _limit_descriptors(request)
             shown = ["/proc"] if request.supervises else []
             isolation.allow_only([*request.readable, *shown], writable)
-            os.chdir(settings.workspace)
+            os.fchdir(own[0])
+            for descriptor in own:
+                os.close(descriptor)
             with theirs:
                 send_listener(theirs, install_asking(rules))
 
@@ -116,18 +122,32 @@ def without_namespaces(
         with ExitStack() as within:
             within.enter_context(ours)
             within.enter_context(theirs)
+            own = [_opened(settings), os.open(settings.private, _DIRECTORY)]
+            for descriptor in own:
+                within.callback(os.close, descriptor)
+            writable = [*own, *devices]
             if request.supervises:
                 # what it starts itself is not to see the processes of this machine
                 files = [path for path in request.readable if not path.startswith("/proc/self")]
                 ruleset = isolation.make_domain(files, writable)
                 within.callback(os.close, ruleset)
                 environment, inherited = environment | kernel.handed_domain(ruleset), [*inherited, ruleset]
-            preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno()])
+            preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno(), *own])
             program = _start(preparation, main_thread, loaded)
-            Answering(receive_listener(ours), inside, settings.pids).start()
+            Answering(receive_listener(ours), own, settings.pids).start()
         return program
 
     return start
+
+
+def _opened(settings: Confinement) -> int:
+    """Open the workspace. Raises an ``OSError`` if something else is in its place."""
+    workspace = os.open(settings.workspace, _DIRECTORY)
+    status = os.fstat(workspace)
+    if [status.st_dev, status.st_ino] != [*settings.workspace_identity]:
+        os.close(workspace)
+        raise OSError(f"{settings.workspace} was replaced")
+    return workspace
 
 
 def _given(request: SpawnRequest, counters: GroupCounters) -> tuple[dict[str, str], Sequence[int]]:

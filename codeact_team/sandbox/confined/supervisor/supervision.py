@@ -10,6 +10,7 @@ import resource
 import selectors
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -27,7 +28,7 @@ from codeact_team.sandbox.confined.protocol import (
     SpawnRequest,
     encode,
 )
-from codeact_team.sandbox.confined.supervisor import calls, isolation, starting
+from codeact_team.sandbox.confined.supervisor import calls, isolation, starting, users
 from codeact_team.sandbox.confined.supervisor.control_groups import CONTROLLERS, OWN_TASKS, ControlGroup
 from codeact_team.sandbox.system import filters, kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
@@ -69,6 +70,7 @@ class Capabilities(NamedTuple):
         view: How code is confined.
         no_namespaces: The reason if it is not in namespaces; ``None`` if it is.
         no_listener: The reason if what code asks cannot be answered; ``None`` if it can, or need not.
+        user: Whom programs run as without namespaces, if not as the user of this process.
         program: The program that the zygote has loaded, if any.
     """
 
@@ -76,6 +78,7 @@ class Capabilities(NamedTuple):
     view: View
     no_namespaces: str | None
     no_listener: str | None
+    user: users.User | None
     program: starting.PreloadedProgram | None
 
 
@@ -205,19 +208,22 @@ def _harden(
         return _Programs(start, OomScore(), GroupCounters()), {"listener": capabilities.no_listener}
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if capabilities.no_namespaces is None:
-        user = isolation.user_for_root()
-        view = partial(isolation.enter_mount_view, settings, group.mounts, user)
-        private = isolation.enter_namespaces(view, birth)
-        if user is not None:
-            os.close(user.lending)
+        lender = users.user_in_namespaces()
+        view = partial(isolation.enter_mount_view, settings, group.mounts, lender)
+        user = isolation.enter_namespaces(view, birth)
+        if lender is not None and lender.lending is not None:
+            os.close(lender.lending)
         os.close(birth)
     else:
-        private = None
+        if (user := capabilities.user) is not None:
+            for directory in (settings.workspace, settings.private):
+                users.give(user, directory)
         _report_birth(birth)
+    _require_access(settings, user)
     oom_score = OomScore(KILLED_SECOND, proc)
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
-    isolation.drop_privileges(private)
+    users.drop_privileges(user)
     # it ends with its parent; a change of privileges would undo this
     kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
     # late, so that the memory of this process until now does not count
@@ -230,6 +236,17 @@ def _harden(
     }
     reasons |= {f"{name} control group": group.missing.get(name) for name in sorted(CONTROLLERS)}
     return _Programs(start, oom_score, group.counters), reasons
+
+
+def _require_access(settings: Confinement, user: users.User | None) -> None:
+    """Raise an ``OSError`` if the workspace is another user's, of whose rights root will have none."""
+    status = os.stat(settings.workspace)
+    is_others = status.st_uid not in (0, os.getuid() if user is None else user.id)
+    if os.getuid() == 0 and is_others and ~status.st_mode & stat.S_IRWXO:
+        raise OSError(
+            f"The work_dir {settings.workspace!r} belongs to user {status.st_uid}, as those do that are made for a container, "
+            "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
+        )
 
 
 def _report_birth(birth: int) -> None:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from codeact_team.files import trees
 from codeact_team.sandbox.confined.protocol import Confinement, Message, MessageSocket
-from codeact_team.sandbox.confined.supervisor import answering, isolation
+from codeact_team.sandbox.confined.supervisor import answering, isolation, users
 from codeact_team.sandbox.confined.supervisor.control_groups import ControlGroup
+from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
 from codeact_team.sandbox.confined.supervisor.starting import ForkingThread, PreloadedProgram
 from codeact_team.sandbox.confined.supervisor.supervision import (
     BOUNDING,
@@ -31,6 +32,7 @@ from codeact_team.sandbox.confined.supervisor.supervision import (
 )
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
+from codeact_team.sandbox.users import is_private
 
 _OTHER_SYSTEM = f"it takes Linux, and this is {sys.platform}"
 
@@ -41,6 +43,8 @@ class _Supervising(NamedTuple):
     pid: int
     group: ControlGroup | None
     private: str
+    user: users.User | None
+    """Whom programs run as, if not as the user of this process."""
     until_clean: int
     """A descriptor to be closed when everything is removed."""
 
@@ -118,7 +122,7 @@ class _Zygote:
             capabilities = self._capabilities(settings, group)
             self._main_thread.fork(begin)
         except OSError:
-            _remove(group, settings.private)
+            _remove(group, settings.private, None)
             os.close(born)
             raise
         finally:
@@ -127,7 +131,7 @@ class _Zygote:
                 group.close()
         with open(born, "rb") as reports:
             pid = reports.read()
-        supervising = _Supervising(int(pid or 0), group, settings.private, until_clean)
+        supervising = _Supervising(int(pid or 0), group, settings.private, capabilities.user, until_clean)
         if pid:
             self._supervising[number] = supervising
             self._children.add(supervising.pid)
@@ -139,19 +143,20 @@ class _Zygote:
         no_namespaces = None
         if group is not None and not self._has_namespaces:
             set_up_mounts = partial(isolation.enter_mount_view, settings)
-            no_namespaces = isolation.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
+            no_namespaces = users.failure_of(partial(isolation.enter_namespaces, set_up_mounts))
             self._has_namespaces = no_namespaces is None
         is_bounded = group is not None and (os.getuid() != 0 or not BOUNDING & group.missing.keys())
         if is_bounded and no_namespaces is None and kernel.landlock_abi() > 0:
-            return Capabilities(group, View.NAMESPACES, None, None, self._program)
+            return Capabilities(group, View.NAMESPACES, None, None, None, self._program)
         no_listener = None
         if not self._has_listener:
             no_listener = answering.failure(settings.private) if group is not None else _OTHER_SYSTEM
             self._has_listener = no_listener is None
         if no_listener is None:
             reason = no_namespaces or "they do not bound what root uses without control groups"
-            return Capabilities(group, View.LISTENER, reason, None, self._program)
-        return Capabilities(group, View.NONE, no_namespaces, no_listener, self._program)
+            user = users.user_without_namespaces(settings)
+            return Capabilities(group, View.LISTENER, reason, None, user, self._program)
+        return Capabilities(group, View.NONE, no_namespaces, no_listener, None, self._program)
 
     def _leave(self) -> None:
         """Close, in a fork, what belongs to the zygote."""
@@ -187,13 +192,13 @@ class _Zygote:
             if (child := os.fork()) == 0:
                 try:
                     self._leave()
-                    _remove(ended.group, ended.private)
+                    _remove(ended.group, ended.private, ended.user)
                 finally:
                     os._exit(0)
             self._children.add(child)
             self._cleaning.add(child)
         except OSError:
-            _remove(ended.group, ended.private)
+            _remove(ended.group, ended.private, ended.user)
         os.close(ended.until_clean)
 
 
@@ -201,9 +206,14 @@ def _make_group(settings: Confinement) -> ControlGroup | None:
     return ControlGroup(settings) if sys.platform == "linux" else None
 
 
-def _remove(group: ControlGroup | None, private: str) -> None:
+def _remove(group: ControlGroup | None, private: str, user: users.User | None) -> None:
     if group is not None:
         group.remove()
+    if user is not None and is_private(user.id):
+        with suppress(FileNotFoundError), os.scandir(SHARED_MEMORY) as segments:
+            for segment in segments:
+                if segment.stat(follow_symlinks=False).st_uid == user.id:
+                    (trees.remove if segment.is_dir(follow_symlinks=False) else os.unlink)(segment.path)
     trees.remove(private)
 
 

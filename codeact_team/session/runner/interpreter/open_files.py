@@ -14,13 +14,14 @@ from fcntl import F_GETFL, fcntl
 from select import POLLNVAL, poll
 from stat import S_ISREG
 
+from codeact_team.sandbox.system.kernel import CODE_DESCRIPTORS
 from codeact_team.session.protocol import MAX_LEFT_OPEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FEW, _MANY = 48, 1024
+_FEW, _MANY = 48, CODE_DESCRIPTORS
 """So many descriptors are looked at: after each block, so it has to cost next to nothing, and more of them once these are used."""
 
 
@@ -72,7 +73,12 @@ class OpenFiles:
         self._range = range(3, most)
 
     def _closed(self) -> set[int]:
-        return {fd for fd, event in self._poll.poll(0) if event & POLLNVAL}
+        """Descriptors that are surely not open."""
+        try:
+            return {fd for fd, event in self._poll.poll(0) if event & POLLNVAL}
+        except OSError:
+            # they are more than may be open, as the code has lowered that limit
+            return set()
 
     def _find(self, written: set[int]) -> None:
         from gc import get_objects

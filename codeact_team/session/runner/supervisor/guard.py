@@ -70,8 +70,11 @@ class Guard:
             )
             return
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        prctl(PR_SET_DUMPABLE, 0)
-        unreadable = prctl(PR_GET_DUMPABLE) == 0 and not _may_trace_anything()
+        if self._of_code is None:
+            prctl(PR_SET_DUMPABLE, 0)
+        # what cannot be read cannot ask for a terminal either; from its domain, code reads nothing outside
+        is_closed = prctl(PR_GET_DUMPABLE) == 0 if self._of_code is None else self._memory_is_closed()
+        unreadable = is_closed and not _may_trace_anything()
         unreachable = _filter_calls()
         is_filtered = unreachable
         self._separating = _make_ruleset(SIGNALS) if landlock_abi() >= ABI_OF_SCOPES else None
@@ -96,7 +99,7 @@ class Guard:
         me = os.getpid()
         if (child := os.fork()) == 0:
             try:
-                self.enter_child()
+                self.enter_code()
                 os.open(f"/proc/{me}/mem", os.O_RDONLY)
             except PermissionError:
                 os._exit(0)
@@ -127,6 +130,11 @@ class Guard:
     def separates(self) -> bool:
         """Whether :meth:`separate` keeps it from other processes."""
         return self.ruleset is not None or self._separating is not None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether user code is in a domain of its own, as the supervisor may do more."""
+        return self._of_code is not None
 
     @property
     def descriptors(self) -> list[int]:

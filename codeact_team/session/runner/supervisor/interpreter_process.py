@@ -128,7 +128,9 @@ class Context:
         self.processes: ProcessTree = ProcessTree()
         self.zygote: InterpreterProcess | None = None
         self.sessions = sessions
-        self.keeps_zygote: bool = self.guard.can_shield and self.processes.can_list
+        # in a domain for user code, forks of a zygote could not read their own entries in /proc
+        can_keep = self.guard.can_shield and not self.guard.narrows
+        self.keeps_zygote: bool = can_keep and self.processes.can_list
         self.is_touched: bool = False
         self.keepers: set[int] = set()
         self.usage: Usage = Usage(lambda: self.interpreters)

@@ -7,12 +7,15 @@ another process: to fork the supervisor takes longer than to start a program.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import marshal
 import os
 import resource
 import select
 import signal
 import struct
+import termios
 import time
 from contextlib import suppress
 
@@ -183,21 +186,17 @@ class _Keeper:
 
     def _spawn(self, request: dict[str, Any], streams: Sequence[int]) -> int:
         """Start the program in a session of its own. Without a fork of this process, which would take longer than all else."""
-        actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, fd, there) for there, fd in enumerate(streams)
-        ]
-        if request["terminal"] is not None:
-            # the first terminal that the leader of a session opens controls it
-            actions[0] = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(streams[0]), os.O_RDWR, 0)
         # the C library looks for the program by the variables of this process
         os.environ.update(request["env"])
         try:
+            if request["terminal"] is not None:
+                return self._guard.start_code(lambda: _start_in_terminal(request["argv"], streams))
             return self._guard.start_code(
                 lambda: os.posix_spawnp(
                     request["argv"][0],
                     request["argv"],
                     os.environ,
-                    file_actions=actions,
+                    file_actions=[(os.POSIX_SPAWN_DUP2, fd, there) for there, fd in enumerate(streams)],
                     setsid=True,
                     # ignored signals stay ignored in a new program, and blocked ones blocked
                     setsigdef=_SIGNALS,
@@ -259,6 +258,36 @@ class _Keeper:
         # not by a list: what a process that ends hands over may be in none for a moment
         self._processes.reap()
         return self._processes.has_children
+
+
+def _start_in_terminal(argv: Sequence[str], streams: Sequence[int]) -> int:
+    """Start a program that the terminal of ``streams`` controls. By a fork, as its path may be closed to programs.
+
+    Returns its process id. Raises an ``OSError`` if it cannot be started.
+    """
+    failing, failed = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            for number in _SIGNALS:
+                with suppress(OSError):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.setsid()
+            fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+            for there, fd in enumerate(streams):
+                os.dup2(fd, there)
+            os.execvp(argv[0], argv)
+        except OSError as error:
+            os.write(failed, bytes([error.errno or errno.EPERM]))
+        finally:
+            os._exit(127)
+    os.close(failed)
+    with open(failing, "rb") as report:
+        # the start of a program closes it
+        if error := report.read():
+            os.waitpid(child, 0)
+            raise OSError(error[0], os.strerror(error[0]))
+    return child
 
 
 def _used_by_children() -> int:
