@@ -1,7 +1,7 @@
 """Tries the executors on engines, kernels and Pythons, and writes the table of the guide of platforms.
 
 ``tests/platforms/run [--brief] [NAME...]``: all rows, or those that are named, maybe with some tests of each group only; ``run --table``:
-only the table, from the results of before. For root on Debian with the packages that ``.ci/run`` installs, and QEMU; in the
+only the table, from the results of before; ``run --check NAME...`` writes nothing. For root on Debian with the packages that ``.ci/run`` installs, and QEMU; in the
 environment of the tests. Native rows take some minutes each. gVisor's, and those in emulated machines, run the conformance suites and
 the sessions' tests only, which takes an hour or more in a machine, and ``--brief`` a quarter of an hour. What was seen is kept in
 ``results.json``.
@@ -41,18 +41,22 @@ NOT_TRIED = {
 class Row:
     """A row of the table: the name of its results, what the table calls it, what runs code, and where.
 
-    ``where`` is the release of an emulated machine, or who runs the tests on this one.
+    ``where`` is the release of an emulated machine, or who runs the tests on this one. ``without`` is what is taken away first,
+    as an option of ``row.py``.
     """
 
     name: str
     title: str
     kind: str
     where: str
+    without: str = ""
 
     @property
     def is_emulated(self) -> bool:
         return self.where not in ("root", "user")
 
+
+_ALONE, _WITHOUT = "confined-by-listener", "confined without namespaces"
 
 ROWS = [
     Row("docker", "Docker", "docker", "root"),
@@ -62,10 +66,13 @@ ROWS = [
     Row("gvisor", "gVisor in Docker", "gvisor", "root"),
     Row("confined-root", "confined, as root", "confined", "root"),
     Row("confined", "confined", "confined", "user"),
+    Row(f"{_ALONE}-root", f"{_WITHOUT}, as root", "confined", "root", "namespaces"),
+    Row(_ALONE, _WITHOUT, "confined", "user", "namespaces"),
     Row("trixie-docker", "Docker", "docker", "trixie"),
     Row("trixie-docker-rootless", "Docker, rootless", "docker-rootless", "trixie"),
     Row("trixie-podman-rootless", "Podman, rootless", "podman-rootless", "trixie"),
     Row("trixie-confined", "confined", "confined", "trixie"),
+    Row(f"trixie-{_ALONE}", _WITHOUT, "confined", "trixie", "namespaces"),
     Row("bookworm-docker", "Docker", "docker", "bookworm"),
     Row("bookworm-podman-rootless", "Podman, rootless", "podman-rootless", "bookworm"),
     Row("bookworm-confined", "confined", "confined", "bookworm"),
@@ -74,35 +81,41 @@ ROWS = [
 
 def main(*arguments: str) -> None:
     rows = {row.name: row for row in ROWS}
+    checked = dict[str, Any]()
     if arguments != ("--table",):
-        brief = "--brief" in arguments
-        for name in [each for each in arguments if each != "--brief"] or rows:
-            result = tried(rows[name], brief)
+        options = {each for each in arguments if each.startswith("--")}
+        for name in [each for each in arguments if each not in options] or rows:
+            result = tried(rows[name], brief="--brief" in options)
+            if "--check" in options:
+                checked[name] = result
+                continue
             # others may have come meanwhile
             results = read_results()
             results[name] = result
             RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
-    results = read_results()
-    GUIDE.write_text(with_table(GUIDE.read_text(), results))
+    if not checked:
+        GUIDE.write_text(with_table(GUIDE.read_text(), read_results()))
     failures = [
         f"{name}: {test} {how}"
-        for name, result in results.items()
+        for name, result in (checked or read_results()).items()
         for test, how in sorted_out(name, result["others"])[0].items()
     ]
     sys.exit("\n".join(failures) or None)
 
 
-def tried(row: Row, brief: bool) -> dict[str, Any]:
+def tried(row: Row, *, brief: bool) -> dict[str, Any]:
     """What is seen of a row when its tests run."""
     image, options = "/opt/image.tar", list[str]()
     if row.is_emulated or row.kind == "gvisor":
         options.append("--suites")
-    if not row.is_emulated:
+    if not row.is_emulated and row.kind != "confined":
         make_image()
         image = str(IMAGE)
         options.append("--measure")
     if brief:
         options.append("--brief")
+    if row.without:
+        options.append(f"--without-{row.without}")
     script = shlex.join(["tests/platforms/row.py", row.kind, image, *options])
     if row.where == "root":
         command = [sys.executable, *shlex.split(script)]

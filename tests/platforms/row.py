@@ -1,8 +1,9 @@
 """Runs the executors' tests on the platform where it is, and prints what was seen as JSON. ``run`` calls it there.
 
-``row.py KIND TAR [--suites | --brief] [--measure]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--suites`` runs
+``row.py KIND TAR [--suites | --brief] [--measure] [--without-namespaces]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--suites`` runs
 the conformance suites and the sessions' tests, ``--brief`` some of each group of tests; both one after the other, with all the time
-that they need on a slow machine. ``--measure`` compares a session's first result with the engine's own ``run --rm``.
+that they need on a slow machine. ``--measure`` compares a session's first result with the engine's own ``run --rm``. ``--without-namespaces``: where this process, and
+all that it starts, can make none, as in containers and on Ubuntu.
 """
 
 from __future__ import annotations
@@ -222,8 +223,18 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
     return seen
 
 
+def take_namespaces_away() -> None:
+    """For good, from this process and all that it starts."""
+    sys.path.insert(0, str(HERE.parent))
+    from sandboxes.confined_host import do_without
+
+    do_without(["namespaces"])
+
+
 def main(kind: str, image: str, *options: str) -> None:
     os.chdir(HERE.parent.parent)
+    if "--without-namespaces" in options:
+        take_namespaces_away()
     if kind != "confined":
         os.environ["DOCKER_HOST"] = engine("start", kind, image)
     try:

@@ -88,6 +88,8 @@ async def test_a_supervising_process_that_is_killed_with_something_unread_is_kno
         lent=[],
         workspace=str(tmp_path),
         workspace_identity=(status.st_dev, status.st_ino),
+        is_temporary=False,
+        shared_memory=False,
         private=str(private),
         workspace_mib=None,
         **limits,

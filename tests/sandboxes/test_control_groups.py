@@ -32,6 +32,6 @@ def test_below_a_group_with_fewer_processors_a_sandbox_gets_those(
         (directory / "cpu.cfs_quota_us").write_text(str(quota))
         (directory / "cpu.cfs_period_us").write_text("100000")
     hierarchy = control_groups._Hierarchy(1, str(tmp_path), str(directory), frozenset({"cpu"}))
-    settings = Confinement([], [], "", [], "", None, 1024, 256, cpus, 64)
+    settings = Confinement([], [], "", [], False, False, "", None, 1024, 256, cpus, 64)
     files = control_groups._limit_files(settings, "cpu", hierarchy)
     assert files["cpu.cfs_quota_us"] == given

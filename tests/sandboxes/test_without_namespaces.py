@@ -250,21 +250,14 @@ def test_sockets_reach_what_it_has_bound_itself_and_nothing_else(workspace: Path
                 attempt(client.connect, f"s{kind}")
                 accepted, _ = server.accept()
                 client.send(b"hello"); print(accepted.recv(5), client.getpeername(), client.getblocking())
-            # a server that takes nobody: those that wait hinder no other question, and go on when it does
+            server = socket.socket(unix); os.unlink("s1"); server.bind("s1"); server.listen(1)
+            # it takes nobody: those that wait hinder no other question, and go on when it does
             many = [socket.socket(unix) for _ in range(2)]
             for one in many: one.connect("s1")
             waiting = socket.socket(unix)
             thread = threading.Thread(target=waiting.connect, args=("s1",)); thread.start()
             refusing = socket.socket(unix); refusing.setblocking(False); attempt(refusing.connect, "s1")
-            first = socket.socket(fileno=os.dup(3)) if False else None
             os.chmod("s1", 0o700); print(thread.is_alive())
-        """
-        # the first server is gone by then: make it again
-        code = code.replace(
-            "# a server that takes nobody",
-            'server = socket.socket(unix); os.unlink("s1"); server.bind("s1"); server.listen(1)\n            # a server that takes nobody',
-        ).replace("            first = socket.socket(fileno=os.dup(3)) if False else None\n", "")
-        code += """
             for _ in range(3): server.accept()
             thread.join(10); print(thread.is_alive())
         """
@@ -284,6 +277,56 @@ def test_sockets_reach_what_it_has_bound_itself_and_nothing_else(workspace: Path
             "True",
             "False",
         ]
+
+
+def test_terminals_are_its_own_and_counted(workspace: Path) -> None:
+    main, inner = os.openpty()
+    code = f"""
+        import fcntl, pty, termios, tty
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execvp("sh", ["sh", "-c", "tty >said; echo to it >/dev/tty; stty size; read typed; exit $typed"])
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+        os.write(terminal, b"3\\n")
+        ended = os.waitpid(child, 0)[1] >> 8
+        print(open("said").read().startswith("/dev/pts/"), ended, b"to it" in os.read(terminal, 1000))
+        os.close(terminal)
+        attempt(os.open, {os.ttyname(inner)!r}, os.O_RDWR | os.O_NOCTTY)
+        attempt(os.open, "/dev/tty", os.O_RDWR)
+        # that of another process of the sandbox, and one that is gone
+        main, inner = os.openpty()
+        print(os.ttyname(inner), flush=True)
+        if not (child := os.fork()):
+            attempt(os.open, os.ttyname(inner), os.O_RDWR | os.O_NOCTTY)
+            sys.stdout.flush(); os._exit(0)
+        os.waitpid(child, 0)
+        name = os.ttyname(inner)
+        os.close(main); os.close(inner)
+        attempt(os.open, name, os.O_RDWR | os.O_NOCTTY)
+        for _ in range(300): [os.close(end) for end in os.openpty()]
+        opened = []
+        try:
+            while len(opened) < 200: opened.append(os.openpty())
+        except OSError as error: print(len(opened), errno.errorcode[error.errno])
+    """
+    try:
+        said = run(workspace, code)
+        assert said[:3] == ["True 3 True", "EACCES", "ENXIO"]
+        assert said[3] != os.ttyname(inner)
+        assert said[4:] == ["EACCES", "EIO", "128 ENOSPC"]
+    finally:
+        os.close(main)
+        os.close(inner)
+
+
+def test_shared_memory_is_given_by_a_setting(workspace: Path) -> None:
+    code = """
+        import multiprocessing
+        try: print(multiprocessing.Lock().acquire())
+        except OSError as error: print(errno.errorcode[error.errno])
+    """
+    assert run(workspace, code) == ["EACCES"]
+    assert run(workspace, code, "shared_memory=true") == ["True"]
 
 
 def test_a_name_cannot_make_a_socket_another_one(workspace: Path) -> None:
