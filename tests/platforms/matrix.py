@@ -116,6 +116,7 @@ def tried(row: Row, *, brief: bool) -> dict[str, Any]:
         options.append("--brief")
     if row.without:
         options.append(f"--without-{row.without}")
+    options += [f"--left-out={part}" for each in exceptions(row.name) for part in each["tests"]]
     script = shlex.join(["tests/platforms/row.py", row.kind, image, *options])
     if row.where == "root":
         command = [sys.executable, *shlex.split(script)]
@@ -173,11 +174,16 @@ def in_copy(script: str) -> list[str]:
     return [*become, "sh", "-c", f"cd checkout && ../venv/bin/python {script}"]
 
 
-def sorted_out(name: str, others: dict[str, str]) -> tuple[dict[str, str], dict[str, int]]:
-    """Of the tests of a row that did not pass, those that should have, and how many need not, by the reason."""
-    failures, excepted = dict[str, str](), dict[str, int]()
+def exceptions(name: str) -> list[dict[str, Any]]:
+    """The exceptions of a row."""
     listed = tomllib.loads(EXCEPTIONS.read_text())["exception"]
-    here = [each for each in listed if any(fnmatch.fnmatch(name, row) for row in each["rows"])]
+    return [each for each in listed if any(fnmatch.fnmatch(name, row) for row in each["rows"])]
+
+
+def sorted_out(name: str, others: dict[str, str]) -> tuple[dict[str, str], dict[str, int]]:
+    """Of the tests of a row that did not pass, those that should have, and how many were left out, by the reason."""
+    failures, excepted = dict[str, str](), dict[str, int]()
+    here = exceptions(name)
     for test, how in others.items():
         reasons = [each["reason"] for each in here if any(pattern in test for pattern in each["tests"])]
         if reasons:

@@ -1,9 +1,9 @@
 """Runs the executors' tests on the platform where it is, and prints what was seen as JSON. ``run`` calls it there.
 
-``row.py KIND TAR [--suites | --brief] [--measure] [--without-namespaces]``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--suites`` runs
+``row.py KIND TAR [--suites | --brief] [--measure] [--without-namespaces] [--left-out=PART]…``: KIND is one of ``engine``'s, or ``confined``; TAR is its image. ``--suites`` runs
 the conformance suites and the sessions' tests, ``--brief`` some of each group of tests; both one after the other, with all the time
 that they need on a slow machine. ``--measure`` compares a session's first result with the engine's own ``run --rm``. ``--without-namespaces``: where this process, and
-all that it starts, can make none, as in containers and on Ubuntu.
+all that it starts, can make none, as in containers and on Ubuntu. ``--left-out``: not the tests that have this in their names.
 """
 
 from __future__ import annotations
@@ -98,15 +98,20 @@ SUITES = [
 """What an executor promises on each platform, and the attacks."""
 WITHOUT = {"test_session_endurance.py"}
 """Takes an emulated machine hours."""
+LEFT_OUT = "--left-out="
 PATIENTLY = ["--workers", "0", "-vv", "--timeout", "900"]
 NOT_ITS_END = ["-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 """A test that fails once more may leave open what it has opened, which must not end the row."""
 
 
 class Reports:
-    """Part of pytest: keeps how each test ended. What has an error before or after it has failed, too."""
+    """Part of pytest: keeps how each test ended, and leaves some out, by parts of their names.
 
-    def __init__(self) -> None:
+    What has an error before or after it has failed, too. One that fails may leave something that makes others fail.
+    """
+
+    def __init__(self, left_out: Sequence[str]) -> None:
+        self._left_out = left_out
         self.passed = set[str]()
         self.others = dict[str, str]()
 
@@ -121,6 +126,12 @@ class Reports:
             self.others.setdefault(report.nodeid, f"{report.outcome}: {reason}")
         elif report.when == "call":
             self.passed.add(report.nodeid)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        left_out = [item for item in items if any(part in item.nodeid for part in self._left_out)]
+        self.others |= {item.nodeid: "left out" for item in left_out}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.outcome != "passed":
@@ -177,9 +188,9 @@ def chosen(choice: str) -> list[str]:
     return PATIENTLY + [f"{file}::{test}".removesuffix("::") for file, test in named]
 
 
-def ran(*arguments: str) -> Reports:
+def ran(*arguments: str, left_out: Sequence[str] = ()) -> Reports:
     """How tests ended. Their own output is for who watches."""
-    reports = Reports()
+    reports = Reports(left_out)
     output = os.dup(1)
     os.dup2(2, 1)
     # the package is here already, and its plugin asserts nothing
@@ -210,7 +221,8 @@ def tried(kind: str, options: Sequence[str]) -> dict[str, Any]:
     # of the long ones, too: most are variations
     mark = f"{'not docker' if kind == 'confined' else 'docker'} and (long or not long)"
     began = time.monotonic()
-    reports = ran("-m", mark, *chosen(choice))
+    parts = [each.removeprefix(LEFT_OUT) for each in options if each.startswith(LEFT_OUT)]
+    reports = ran("-m", mark, *chosen(choice), left_out=parts)
     seen["others"], seen["alone"] = reports.others, 0
     if failed := reports.failed:
         # a race that only a busy machine loses: alone, they decide

@@ -104,8 +104,8 @@ def image(base: str, checkout: Path) -> str:
     return IMAGE
 
 
-def options_of(pod: dict[str, Any]) -> list[str]:
-    """The options by which an engine runs the only container of a pod."""
+def options_of(pod: dict[str, Any], node: Path) -> list[str]:
+    """The options by which an engine runs the only container of a pod, with its volumes in the directory ``node``."""
     [container] = pod["containers"]
     given = container["securityContext"]
     assert pod["securityContext"]["runAsNonRoot"]
@@ -114,18 +114,18 @@ def options_of(pod: dict[str, Any]) -> list[str]:
     options += [f"--cap-drop={name}" for name in given["capabilities"]["drop"]]
     options += ["--read-only"] if given["readOnlyRootFilesystem"] else []
     options += [f"--env={each['name']}={each['value']}" for each in container["env"]]
-    # a directory of the node's that all may write, as the kubelet makes it
-    options += [
-        f"--mount=type=tmpfs,destination={each['mountPath']},tmpfs-mode=1777"
-        for each in container["volumeMounts"]
-    ]
+    for each in container["volumeMounts"]:
+        # as the kubelet makes it
+        (volume := node / each["name"]).mkdir()
+        volume.chmod(0o777)
+        options.append(f"--volume={volume}:{each['mountPath']}")
     return options
 
 
 def assert_confined(said: str) -> None:
-    """Assert that neither a warning nor a mark of something that is missing is in what a command said."""
-    assert "warning" not in said.lower(), said
-    assert "✗" not in said, said
+    """Assert that a command says nothing of what is not enforced, neither as a warning nor in its table."""
+    assert "not enforced" not in said, said
+    assert "✗ confinement" not in said, said
 
 
 def test_the_image_runs_code_confined_with_nothing_asked_of_the_engine(image: str) -> None:
@@ -135,9 +135,9 @@ def test_the_image_runs_code_confined_with_nothing_asked_of_the_engine(image: st
             assert_confined(said)
 
 
-def test_the_pod_runs_as_a_user_without_a_name_by_the_restricted_standard(image: str) -> None:
+def test_the_pod_runs_as_a_user_without_a_name_by_the_restricted_standard(image: str, tmp_path: Path) -> None:
     pod = yaml.safe_load((FILES / "pod.yaml").read_text())["spec"]
-    said = in_container(image, *pod["containers"][0]["args"], options=options_of(pod))
+    said = in_container(image, *pod["containers"][0]["args"], options=options_of(pod, tmp_path))
     assert_confined(said)
 
 

@@ -38,7 +38,12 @@ class Forks:
     """Forks this process. In the fork, the interpreter continues with new pipes."""
 
     def __init__(
-        self, channel: Channel, streams: Streams, control: int, close_loop: Callable[[], str | None]
+        self,
+        channel: Channel,
+        streams: Streams,
+        control: int,
+        close_loop: Callable[[], str | None],
+        lost_threads: int,
     ) -> None:
         self._channel = channel
         self._streams = streams
@@ -54,8 +59,7 @@ class Forks:
         self._keeps_random_numbers = False
         self._children: list[int] = []
         """The forks of this process that were not reaped."""
-        # one, if a thread has become this process
-        self._lost_threads = count_threads()
+        self._lost_threads = lost_threads
         """The number of threads that Python counts here though they exist only in the process that this is a fork of."""
 
     def seal(self, request: dict[str, Any], *, own_threads: int, keeps_random_numbers: bool) -> str | None:

@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 import threading
+from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from contextlib import suppress
 from functools import partial
 from os import getpid
@@ -57,6 +58,8 @@ class _Interpreter:
         self._tools: Tools | None = None
         self._forks: Forks | None = None
         self._seeded = False
+        # one, if a thread has become this process
+        self._lost_threads = count_threads()
         self._pid = getpid()
         module = ModuleType("__main__")
         sys.modules["__main__"] = module
@@ -149,7 +152,9 @@ class _Interpreter:
     def _fork_or_seal(self, kind: Kind, token: bytes, request: dict[str, Any]) -> None:
         if self._forks is None:
             forks_class: type[Forks] = self._load(_FORKING).Forks
-            self._forks = forks_class(self._channel, self._streams, self._control, self._blocks.close_loop)
+            self._forks = forks_class(
+                self._channel, self._streams, self._control, self._blocks.close_loop, self._lost_threads
+            )
         calls = None if self._tools is None else self._tools.calls
         own_threads = 0 if calls is None else calls.threads
         if kind is Kind.SEAL:
