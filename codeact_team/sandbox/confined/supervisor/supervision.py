@@ -224,8 +224,9 @@ def _harden(
     os.close(proc)
     kernel.checked(kernel.adopt_orphans())
     users.drop_privileges(user)
-    # it ends with its parent; a change of privileges would undo this
-    kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
+    if capabilities.view is not View.LISTENER:
+        # it ends with its parent; a change of privileges would undo this. Without a namespace, it has to end its programs first
+        kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
     # late, so that the memory of this process until now does not count
     group.enter()
     rules, start = _confinement(settings, group, capabilities, main_thread)
@@ -285,14 +286,16 @@ def _try_filter(rules: Sequence[filters.Rule]) -> str | None:
     return None
 
 
-def _serve(control: socket.socket, messages: MessageSocket, host: int | None, programs: _Programs) -> None:
-    """Do what the host requests until it goes away."""
+def _serve(
+    control: socket.socket, messages: MessageSocket, above: Sequence[int], programs: _Programs
+) -> None:
+    """Do what the host requests until it, or anything else ``above``, goes away."""
     with selectors.DefaultSelector() as selector:
-        for fd in (control, programs.child_ended, *(() if host is None else (host,))):
+        for fd in (control, programs.child_ended, *above):
             selector.register(fd, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select()}
-            if host in ready:
+            if ready.intersection(above):
                 return
             if programs.child_ended in ready:
                 programs.reap()
@@ -311,13 +314,13 @@ def supervise(
     capabilities: Capabilities,
     main_thread: starting.ForkingThread,
     *,
-    host: int | None,
+    above: Sequence[int],
     birth: int,
 ) -> None:
     """Harden this process, and start a thread that serves the host by a socket, in this process or in a child.
 
-    ``host`` becomes readable when the host's process ends, if there can be such a descriptor. ``birth`` is a pipe that gets
-    the id of the process that serves, and is closed then.
+    A descriptor of ``above`` becomes readable when the host's process ends, or the zygote, where there can be such. ``birth``
+    is a pipe that gets the id of the process that serves, and is closed then.
     """
     messages = MessageSocket(control)
     try:
@@ -330,7 +333,7 @@ def supervise(
         with closing(programs), suppress(EOFError, ConnectionResetError):
             readied = Readied(reasons, is_confined=capabilities.view is not View.NONE, uid=os.getuid())
             messages.send(Message.READY, readied)
-            _serve(control, messages, host, programs)
+            _serve(control, messages, above, programs)
 
     # threads that are started later inherit what confines this one
     main_thread.serve(serve)

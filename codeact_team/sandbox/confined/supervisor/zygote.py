@@ -62,6 +62,8 @@ class _Zygote:
         self._control = control
         self._messages = MessageSocket(control)
         self._host = host
+        self._above = () if host is None else (host, os.pidfd_open(os.getpid()))
+        """Processes with which the forks end."""
         self._program = program
         self._main_thread = main_thread
         self._has_namespaces = False
@@ -112,7 +114,7 @@ class _Zygote:
                 os.close(born)
                 os.close(until_clean)
                 self._leave()
-                supervise(control, settings, capabilities, self._main_thread, host=self._host, birth=birth)
+                supervise(control, settings, capabilities, self._main_thread, above=self._above, birth=birth)
             except BaseException:
                 # a fork must not take the zygote's orders
                 os._exit(1)
