@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from codeact_team.sandbox.confined.supervisor import calls, isolation, users
@@ -116,9 +117,7 @@ def _try_out(directory: str) -> None:
                 os.chmod(directory, 0o700)
                 os._exit(0)
             except OSError as error:
-                theirs.sendall(
-                    f"{error.strerror}: {_ADVICE.get(error.errno or 0, 'maybe for a seccomp profile')}".encode()
-                )
+                theirs.sendall(f"{error.strerror}: {_cause_of(error)}".encode())
             finally:
                 os._exit(1)
         theirs.close()
@@ -129,7 +128,10 @@ def _try_out(directory: str) -> None:
             raise OSError(ours.recv(1000).decode())
 
 
-_ADVICE = {
-    errno.EBUSY: "another listener is around this process already",
-    errno.EPERM: "what code asks cannot be read, maybe for Yama (kernel.yama.ptrace_scope above 1) or a seccomp profile",
-}
+def _cause_of(error: OSError) -> str:
+    if error.errno == errno.EBUSY:
+        return "another listener is around this process already"
+    with suppress(OSError), open("/proc/sys/kernel/yama/ptrace_scope") as file:
+        if (scope := int(file.read())) > 1:
+            return f"kernel.yama.ptrace_scope is {scope}, so what code asks cannot be read: 1 lets it be"
+    return "maybe for a seccomp profile"

@@ -8,12 +8,16 @@ import sys
 import threading
 from _ast import Expr, Interactive, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 
+# without the module around it
+from _contextvars import Context, copy_context
+
 # the function of signal makes an enum of each handler
 from _signal import getsignal  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from collections.abc import Callable
 from contextlib import suppress
 from os import getpid
+from sys import version_info
 from types import CodeType, FrameType
 
 from codeact_team.session.runner.interpreter.user_code import can_interrupt, interruptible, runs_users
@@ -119,7 +123,9 @@ class Blocks:
     def __init__(self, namespace: dict[str, Any], interrupts: Interrupts) -> None:
         self._namespace = namespace
         self._interrupts = interrupts
-        self._loop = _Loop(interrupts)
+        # not the thread's own, in which tasks could not run: what one block sets there is set in the next
+        self._context = Context()
+        self._loop = _Loop(interrupts, self._context)
 
     def compile(self, code: str, name: str) -> list[CodeType]:
         """Compile a block in parts: its statements, and its last expression, whose value goes to ``sys.displayhook``.
@@ -134,7 +140,7 @@ class Blocks:
                 return [compile(code, name, "eval", flags, dont_inherit=True)]
         tree: Any = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
         body = tree.body
-        last = body.pop() if body and isinstance(body[-1], Expr) else None
+        last = body.pop() if body and _is_shown(body[-1], code) else None
         parts: list[CodeType] = []
         if body:
             parts.append(compile(tree, name, "exec", flags, dont_inherit=True))
@@ -154,6 +160,12 @@ class Blocks:
         if any(part.co_flags & _CO_COROUTINE for part in parts):
             self._loop.run(self._run_awaiting, parts)
             return
+        if "asyncio" in sys.modules:
+            self._loop.offer()
+        self._context.run(self._run, parts)
+
+    @interruptible
+    def _run(self, parts: Sequence[CodeType]) -> None:
         self._interrupts.check()
         for part in parts:
             _display(eval(part, self._namespace))
@@ -167,6 +179,14 @@ class Blocks:
                 _display(await coroutine)
 
 
+def _is_shown(statement: Any, code: str) -> bool:
+    """Whether the value of a statement of ``code`` is shown: that of an expression without a semicolon behind it."""
+    if type(statement) is not Expr:
+        return False
+    line = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")[(statement.end_lineno or 0) - 1]
+    return not line.encode()[statement.end_col_offset :].lstrip().startswith(b";")
+
+
 @interruptible
 def _display(value: object) -> None:
     """Display the value of a block that was compiled as one expression; other code displays its value itself."""
@@ -175,10 +195,11 @@ def _display(value: object) -> None:
 
 
 class _Loop:
-    """The event loop of blocks that ``await``. It runs only during such a block."""
+    """The event loop of blocks that ``await``. It runs only during such a block, in which ``context`` is the current one."""
 
-    def __init__(self, interrupts: Interrupts) -> None:
+    def __init__(self, interrupts: Interrupts, context: Context) -> None:
         self._interrupts = interrupts
+        self._context = context
         self._loop: AbstractEventLoop | None = None
         self._process = 0
 
@@ -199,12 +220,36 @@ class _Loop:
 
         self._interrupts.defer(code, request)
         try:
-            _complete(loop, loop.create_task(work(parts)))
+            _complete(loop, self._new_task(loop, work(parts)))
         finally:
             self._interrupts.defer(code, None)
             for late in requests:
                 # otherwise it would hit the next block
                 late.cancel()
+
+    def _new_task(self, loop: AbstractEventLoop, work: Coroutine[Any, Any, None]) -> Task[None]:
+        if version_info >= (3, 11):  # noqa: UP036 - a container may have 3.10
+            return loop.create_task(work, context=self._context)
+        return self._context.run(loop.create_task, self._keeping_context(work))
+
+    async def _keeping_context(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            # a task has a copy of its own
+            for variable, value in copy_context().items():
+                self._context.run(variable.set, value)
+
+    def offer(self) -> None:
+        """Let code that asks for the event loop of its thread have this one, unless it has set another."""
+        from asyncio import events
+
+        # to ask for the present one would make one, or warn
+        # deprecated by its name, and there under another one
+        policy_of: Any = getattr(events, "_get_event_loop_policy", None) or events.get_event_loop_policy  # pyright: ignore[reportDeprecated]
+        present = getattr(getattr(policy_of(), "_local", None), "_loop", None)
+        if present is None or present.is_closed():
+            events.set_event_loop(self._open())
 
     def close(self) -> str | None:
         if self._loop is None or self._loop.is_closed():

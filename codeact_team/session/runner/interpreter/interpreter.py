@@ -18,12 +18,15 @@ from codeact_team.session.protocol import RUN_HEAD, Kind
 from codeact_team.session.runner.interpreter.blocks import Blocks, Interrupts
 from codeact_team.session.runner.interpreter.channel import Channel, Streams, decode, encode, room
 from codeact_team.session.runner.interpreter.open_files import OpenFiles
+from codeact_team.session.runner.interpreter.outputs import Outputs
 from codeact_team.session.runner.interpreter.reports import Artifacts, FinalAnswer, Names, ShownFigures
 from codeact_team.session.runner.interpreter.user_code import (
     LibraryFinder,
     Sources,
+    forget_for_debuggers,
     formatted,
     interruptible,
+    keep_for_debuggers,
     one_line,
 )
 from codeact_team.session.runner.user_site import prepare_user_site, written_by_code_last
@@ -73,8 +76,11 @@ class _Interpreter:
         self._parts: Sequence[CodeType] = ()
         self._names: Names | None = None
         self._shown: object = None
+        self._outputs = Outputs()
         self._denied = False
         sys.displayhook = self._displayhook
+        # code rewrites its modules faster than the times in compiled files tell
+        sys.dont_write_bytecode = True
         self._figures = ShownFigures()
         self._files = OpenFiles()
         self._home = ""
@@ -172,6 +178,7 @@ class _Interpreter:
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
+        self._outputs.begin(int(name[len("<block ") : -1]))
         self._parts, self._names, self._denied = (), None, False
         self._figures.begin()
         if self._tools is not None:
@@ -195,6 +202,8 @@ class _Interpreter:
             self._tools.calls.end()
         self._shown = None
         self._files.flush()
+        if exit_code == 0:
+            forget_for_debuggers()
         return self._report(exit_code, interrupted)
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> tuple[int, bool]:
@@ -209,6 +218,7 @@ class _Interpreter:
             interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupts.came
             self._denied = self._tools is not None and self._tools.is_denial(error)
             exit_code, text = _INTERRUPTED if interrupted else _FAILED, formatted(error)
+            keep_for_debuggers(error)
         else:
             return 0, False
         self._streams.write_error(text)
@@ -227,6 +237,7 @@ class _Interpreter:
     @interruptible
     def _displayhook(self, value: object) -> None:
         self._shown = value
+        self._outputs.note(value)
         _display(value)
 
     def _send_artifacts(self, token: bytes) -> None:

@@ -104,6 +104,24 @@ def formatted(error: BaseException) -> str:
         return f"{_name(error)}: <its traceback cannot be shown: {_name(second)}>\n"
 
 
+_OF_DEBUGGERS = ("last_type", "last_value", "last_traceback", "last_exc")
+
+
+def keep_for_debuggers(error: BaseException) -> None:
+    """Let ``pdb.pm`` and the like find an error, where Python's own prompt puts it."""
+    # not of the error itself, whose class may have anything of that name
+    trace = BaseException.__dict__["__traceback__"].__get__(error)
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_RUNNER):
+        trace = trace.tb_next
+    sys.__dict__.update(zip(_OF_DEBUGGERS, (type(error), error, trace, error), strict=True))
+
+
+def forget_for_debuggers() -> None:
+    """Let go of the last error, and so of all variables of the functions that it was raised in."""
+    for name in _OF_DEBUGGERS:
+        sys.__dict__.pop(name, None)
+
+
 def one_line(error: BaseException) -> str:
     """The class name and the text of ``error`` on one line. Raises a ``KeyboardInterrupt`` that comes meanwhile."""
     try:

@@ -260,7 +260,7 @@ class _Keeper:
         return self._processes.has_children
 
 
-def _start_in_terminal(argv: Sequence[str], streams: Sequence[int]) -> int:
+def _start_in_terminal(argv: list[str], streams: Sequence[int]) -> int:
     """Start a program that the terminal of ``streams`` controls. By a fork, as its path may be closed to programs.
 
     Returns its process id. Raises an ``OSError`` if it cannot be started.
