@@ -84,8 +84,8 @@ class ConfinedSandboxConfig(BaseModel):
     readable: list[str] = Field(default_factory=list)
     """More files or directories of this machine that the code may read."""
     shared_memory: bool = False
-    """Whether the code may use the machine's `/dev/shm`, where locks and queues of `multiprocessing` are, if the sandbox has none of
-    its own: where namespaces are forbidden and the code is not another user than this program. All programs of the user share it."""
+    """Whether the code may use the machine's `/dev/shm`, where locks and queues of `multiprocessing` are, if its sandbox has none.
+    It has none where namespaces are forbidden and it runs as the user of this program, whose programs all share it."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the code's environment. The code can read them all: no place for secrets."""
 
