@@ -19,7 +19,7 @@ ROOMS = {
     "adapters", "agents", "batch", "cli", "config", "core", "executors", "exports", "files", "journal", "models",
     "runs", "sandbox", "session", "standalone", "telemetry", "text", "tools",
 }  # fmt: skip
-AT_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "py.typed", "pytest_plugin.py"}
+AT_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "py.typed", "quickstart.py", "pytest_plugin.py"}
 LONGEST = 600
 """Lines."""
 TOO_LONG = set[str]()

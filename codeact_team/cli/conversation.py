@@ -265,7 +265,8 @@ class Conversation(PromotedListener):
         if self._answer_last:
             label, style = ("answer", "bold green") if counts else (_NOT_ACCEPTED, "bold yellow")
             self._screen.text("")
-            if result.answer.strip() == (said or "").strip():
+            # the last line of a pipe is the answer, whatever stands before
+            if self._screen.renders and result.answer.strip() == (said or "").strip():
                 self._screen.line((f"── {label} ", style), ("· as shown above", "dim"))
             else:
                 self._screen.text(f"── {label}", style)

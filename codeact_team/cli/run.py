@@ -34,7 +34,7 @@ from codeact_team.files.opening import parent_of
 from codeact_team.journal.result import RunEnding, RunResult
 from codeact_team.runs.base import Run
 from codeact_team.runs.remedies import advice, higher_limit
-from codeact_team.runs.run import TeamRun
+from codeact_team.runs.run import TeamRun, own_task
 from codeact_team.text.visibility import readable
 
 _ANSWER = "the answer"
@@ -166,6 +166,15 @@ class ResumeHint:
             return None
         return advice(document, result)
 
+    def kept(self, document: Document | None) -> str | None:
+        """Where a run that has succeeded is kept, and what to do with it."""
+        if self._record is None:
+            return None
+        shown = [f"kept in {readable(self._record)}", "codeact-team show last"]
+        if document is not None and own_task(document):
+            shown.append("codeact-team help tutorial")
+        return " · ".join(shown)
+
     def _to_answer(self, place: str, resume: str, still_open: Collection[int] | None) -> str:
         questions = [
             question for question in self._questions if still_open is None or question.n in still_open
@@ -209,6 +218,8 @@ def run_command(
     listener = AnswerOnly(screen) if quiet else listener_of(screen, as_json=as_json, answer_last=True)
     runner.dispatcher.listen(listener, essential=True)
     runner.dispatcher.listen(hint)
+    if task is not None:
+        runner.dispatcher.listen(partial(_warn_of_recordings, screen, runner))
     with _answer_file(output) if output is not None else nullcontext() as write:
 
         def deliver(result: RunResult) -> None:
@@ -230,13 +241,21 @@ def run_command(
         lacking = "1 file was" if result.files_due == 1 else f"{result.files_due:,} files were"
         screen.notice("error", f"{lacking} not copied{hint.redelivery('--out DIR')}")
     # a person can only answer a question that is shown
-    if (
-        not as_json
-        and (hint.is_parked or not quiet)
-        and (next_step := hint.text(runner.document)) is not None
-    ):
-        screen.notice("note", next_step, again=True)
+    if not as_json and (hint.is_parked or not quiet):
+        _tell_what_is_next(screen, runner, result, hint)
     return result.exit_code
+
+
+def _warn_of_recordings(screen: Screen, runner: TeamRun, event: Event) -> None:
+    if isinstance(event, RunBegan) and runner.document is not None and own_task(runner.document):
+        screen.notice("warning", "the models of this config are recorded: they do not read the task")
+
+
+def _tell_what_is_next(screen: Screen, runner: TeamRun, result: RunResult, hint: ResumeHint) -> None:
+    # of what went well, who looks at a terminal is told
+    is_seen = result.ending.is_success and screen.renders
+    if (next_step := (hint.kept if is_seen else hint.text)(runner.document)) is not None:
+        screen.notice("note", next_step, again=True)
 
 
 def print_end(screen: Screen, result: RunResult) -> None:

@@ -46,18 +46,26 @@ TIME_LIMIT = "the time limit of"
 """The beginning of the stop reason of a run that got no more time: it can be resumed with the same config."""
 
 
-def given_task(config: Document, task: str | None) -> str:
-    """The task to run a config with: the user's, or else its description, if its models replay a conversation.
+def own_task(config: Document) -> str:
+    """The task that a config with recorded models brings along, which is its description; empty if it brings none.
 
     Any other description is for people only: AutoGen fills it with a class's docstring.
+    """
+    is_recorded = any(
+        provider.endswith(".ReplayChatCompletionClient") for provider in providers_in(config.data)
+    )
+    return str(config.data.get("description") or "").strip() if is_recorded else ""
+
+
+def given_task(config: Document, task: str | None) -> str:
+    """The task to run a config with: the user's, or else its own.
 
     Raises:
         SettingError: If there is no task.
     """
-    providers = providers_in(config.data)
-    if task is None and any(provider.endswith(".ReplayChatCompletionClient") for provider in providers):
-        task = str(config.data.get("description") or "")
-    if task is None or not task.strip():
+    if task is None:
+        task = own_task(config)
+    if not task.strip():
         raise SettingError(
             "there is no task: give it as the second argument, by --file FILE, or as `-` to read it from standard input"
         )

@@ -113,7 +113,10 @@ async def test_output_that_was_streamed_is_not_repeated(capsys: pytest.CaptureFi
     assert out == "── executor\na\nb\n✓ exit code 0\n"
 
 
-async def test_an_answer_that_was_just_shown_is_not_shown_again(capsys: pytest.CaptureFixture[str]):
+async def test_an_answer_that_was_just_shown_is_not_shown_again_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Screen, "renders", True)
     long = "x" * 300_000
     accepted = RunResult(
         ending=RunEnding.ACCEPTED, usage=RequestUsage(0, 0), messages=2, seconds=1.0, answer=long

@@ -30,7 +30,7 @@ def test_validate_lists_every_problem_of_every_config(tmp_path: Path):
     assert result.returncode == 2
     good, bad, *problems = result.stdout.splitlines()
     assert (good, bad, problems[0]) == ("✓ quickstart", "✗ broken.yaml", "3 problems in broken.yaml:")
-    assert re.match(r"  broken.yaml:\d+: config\.participants\.1\..*\.timeout: .*soon", problems[1])
+    assert re.match(r"  broken.yaml:\d+: config\.participants\.0\..*\.timeout: .*soon", problems[1])
     assert any("did you mean 'max_messages'?" in problem for problem in problems[2:4])
     assert problems[4:] == ["✗ nowhere.yaml", "nowhere.yaml: there is no such file"]
     assert result.stderr == ""

@@ -53,6 +53,14 @@ def test_a_terminal_that_knows_ascii_only_gets_a_run_all_the_same(tmp_path: Path
     assert "?? helper\nSo sei es, f?r immer.\n" in terminal.text
 
 
+def test_a_run_that_has_succeeded_says_where_it_is_kept_and_what_to_do_with_it(tmp_path: Path):
+    with on_a_terminal("run", talker(tmp_path, ["Done."]), "A task", cwd=tmp_path) as terminal:
+        assert terminal.end() == 0
+    end = terminal.text.split("── answer · as shown above\n")[1]
+    kept = r"kept in \.codeact-team/runs/\S+ · codeact-team show last"
+    assert re.fullmatch(kept, " ".join(end.split()))
+
+
 def test_what_is_typed_while_work_goes_on_leaves_no_trace_and_later_it_does(tmp_path: Path):
     with ScriptedServer.in_thread([Slow(1.5, Text("Done."))]) as server:
         command = ("run", talker(tmp_path), "A task")
