@@ -15,7 +15,7 @@ from codeact_team.core.providers import did_you_mean
 from codeact_team.core.shipped import shipped_guides
 from codeact_team.errors import SettingError
 
-_LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<target>#[\w-]+|https?://[^)\s]+|[\w./-]+\.\w+(?:#[\w-]+)?)\)")
+_LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<target>#[\w-]+|https?://[^)\s]+|[\w./-]+[./]\w+(?:#[\w-]+)?)\)")
 
 
 def list_guides(screen: Screen) -> None:
