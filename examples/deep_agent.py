@@ -1,6 +1,6 @@
 """A deep agent whose shell and files are in a sandbox on this machine: a CSV file in, an answer and a report out.
 
-    pip install 'codeact-team[deepagents]' langchain-openai
+    pip install '.[deepagents]' langchain-openai
     OPENAI_API_KEY=… python examples/deep_agent.py [confined]
 
 Needs Docker, or Linux 6.12 for `confined`.

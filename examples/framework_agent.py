@@ -1,6 +1,6 @@
 """An agent of Microsoft's Agent Framework. Its code lives on in a sandbox; each refund in it is decided on this machine.
 
-    pip install 'codeact-team[agent-framework]' agent-framework-openai
+    pip install '.[agent-framework]' agent-framework-openai
     OPENAI_API_KEY=… python examples/framework_agent.py [confined]
 
 Needs Docker, or Linux 6.12 for `confined`.

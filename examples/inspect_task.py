@@ -1,6 +1,6 @@
 """An Inspect task whose model has a shell and a living interpreter on this machine, and whose scorer runs the model's program.
 
-    pip install 'codeact-team[inspect]'
+    pip install '.[inspect]'
     OPENAI_API_KEY=… python examples/inspect_task.py [confined]
     OPENAI_API_KEY=… inspect eval examples/inspect_task.py --model openai/gpt-4.1 -T where=confined
 

@@ -2,7 +2,7 @@
 
     OPENAI_API_KEY=… python examples/mcp_tools.py
 
-Needs Docker and `pip install 'codeact-team[mcp]'`. The server runs on this machine; a server over HTTP is given by
+Needs Docker and `pip install '.[mcp]'`. The server runs on this machine; a server over HTTP is given by
 `StreamableHttpServerParams`. In YAML it is a component under `workbench`, and a server that is started needs
 `--allow-unsafe`.
 """

@@ -1,6 +1,6 @@
 """An agent of smolagents whose code runs in a sandbox on this machine. Its tool runs here, and reads a file of this machine.
 
-    pip install 'codeact-team[smolagents]' 'smolagents[openai]'
+    pip install '.[smolagents]' 'smolagents[openai]'
     OPENAI_API_KEY=… python examples/smol_agent.py [confined]
 
 Needs Docker, or Linux 6.12 for `confined`.

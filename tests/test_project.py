@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import codeact_team
+from codeact_team.core.shipped import install
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,6 +116,23 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     command = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest"
     assert f"$ {command}\n" in (ROOT / "README.md").read_text()
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_what_is_to_be_installed_is_told_in_one_way() -> None:
+    # no index has the package, so its name there would be refused
+    told = [
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("configs/*"),
+        *ROOT.glob("examples/*.py"),
+        ROOT / "README.md",
+    ]
+    lines = [line for path in told for line in path.read_text().splitlines() if "pip install" in line]
+    extras = [found for line in lines for found in re.findall(r"pip install '[^']*\[[\w,-]+\]'", line)]
+    ours = [
+        line for line in extras if "autogen-ext" not in line and "[dev]" not in line and "[test]" not in line
+    ]
+    assert len(ours) > 9
+    assert {line for line in ours if line != install(line.partition("[")[2].rstrip("]'"))} == set()
 
 
 @pytest.mark.parametrize(

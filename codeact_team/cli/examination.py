@@ -186,6 +186,7 @@ async def _confinement(config: ConfinedSandboxConfig) -> Check:
         sandbox = ConfinedSandbox(config, workspace=workspace)
         try:
             await sandbox.start()
+            view = sandbox.view
         except SandboxError as error:
             return Check(name, State.MISSING, str(error))
         finally:
@@ -205,7 +206,7 @@ async def _confinement(config: ConfinedSandboxConfig) -> Check:
             f"not limited altogether, as no control group can be made for it: {reasons}; on a machine with systemd, "
             "`systemd-run --user --scope codeact-team …` runs where it can"
         )
-    return Check(name, State.WORKS, f"the kernel enforces: {enforced}; {group}")
+    return Check(name, State.WORKS, f"{view}, the kernel enforces: {enforced}; {group}")
 
 
 async def _engine(configs: Sequence[DockerSandboxConfig], *, start: bool) -> AsyncGenerator[Check]:

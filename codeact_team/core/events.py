@@ -401,6 +401,7 @@ class SandboxStarted(Event):
         packages: The versions, by name, of the packages that were installed for it.
         image: The digest of the image of its container.
         python: The version of its Python, if no image determines it.
+        view: How Linux confines its processes: "in namespaces" or "without namespaces", if they are those of this machine.
         place: The path of its executor in the config; empty if no config has it.
     """
 
@@ -408,6 +409,7 @@ class SandboxStarted(Event):
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
     image: str | None = None
     python: str | None = None
+    view: str | None = None
     place: str = ""
 
 

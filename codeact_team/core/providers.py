@@ -31,6 +31,7 @@ from pydantic import AfterValidator, BaseModel, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from codeact_team.core.autogen_internals import WELL_KNOWN_PROVIDERS, ComponentClass
+from codeact_team.core.shipped import install
 from codeact_team.errors import ConfigError, NotAllowedError
 
 
@@ -321,7 +322,12 @@ def _installing(package: str) -> str | None:
             match = _OF_AN_EXTRA.match(requirement)
             # the module of "azure-core" is "azure"
             if match and f"{match['name'].lower()}-".startswith(f"{wanted}-") and match["extra"] != "dev":
-                return f"pip install '{distribution}[{match['extra']}]'"
+                extra = match["extra"]
+                return (
+                    install(extra)
+                    if distribution == "codeact-team"
+                    else f"pip install '{distribution}[{extra}]'"
+                )
     return None
 
 

@@ -1,4 +1,4 @@
-"""The configs and the guides that come with this package."""
+"""The configs and the guides that come with this package, and how its extras are installed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def shipped_configs() -> dict[str, Path]:
 def shipped_guides() -> dict[str, Path]:
     """The guides that come with this package, Markdown, by their bare names; the tutorial first."""
     return {file.stem: file for file in (*_shipped("docs", "tutorial.md"), *_shipped("docs/guides", "*.md"))}
+
+
+def install(extras: str) -> str:
+    """The command that installs extras of this package, for a person to copy: in a checkout, as no index has it yet."""
+    return f"pip install '.[{extras}]'"
 
 
 def _shipped(folder: str, pattern: str) -> Sequence[Path]:

@@ -318,6 +318,7 @@ class Lifecycle:
                 packages=environment.packages.versions,
                 image=None if environment.sandbox is None else environment.sandbox.image,
                 python=None if environment.sandbox is None else environment.sandbox.python_version,
+                view=None if environment.sandbox is None else environment.sandbox.view,
                 place=place_of(self._owner),
             )
             emit(started, self._dispatcher)

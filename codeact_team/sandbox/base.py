@@ -337,6 +337,11 @@ class Sandbox(ABC):
         return None
 
     @property
+    def view(self) -> str | None:
+        """How Linux confines its processes, in words, once it runs; ``None`` if it is a container."""
+        return None
+
+    @property
     def directories(self) -> Sequence[Path]:
         """The directories of the host that programs can write, and for which it has no quota, once it runs."""
         return ()

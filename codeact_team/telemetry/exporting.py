@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, cast
 
+from codeact_team.core.shipped import install
 from codeact_team.errors import SettingError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _AUTOGEN = "autogen"
 _CONTENTS = ("message", "exception.message", "exception.stacktrace")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_INSTALL = "pip install 'codeact-team[otel]'"
+_INSTALL = f"`{install('otel')}` in a checkout"
 _PATIENCE = 5.0
 """Seconds that the last spans may take to be sent; a collector on another continent takes one."""
 _PATIENCE_AFTER_FAILURE = 0.5

@@ -84,7 +84,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "inspect_ai.event", None)
     result = in_this_process("export", name, "--run-dir", str(tmp_path / ".codeact-team" / "runs"))
     assert result.returncode == 2
-    assert "pip install 'codeact-team[inspect]'" in result.stderr.replace("\n", " ")
+    assert "`pip install '.[inspect]'` in a checkout" in result.stderr.replace("\n", " ")
 
 
 @pytest.mark.long

@@ -48,6 +48,7 @@ async def test_a_sandbox_is_told_of_when_it_starts_is_lost_and_stops(
             assert started.python is None
         else:
             assert (started.image, started.python) == (None, platform.python_version())
+            assert started.view in ("in namespaces", "without namespaces")
         await run(executor, "1")
         assert told.since() == []
         kind.lose(kind.held() - before)

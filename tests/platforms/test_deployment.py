@@ -125,6 +125,7 @@ def options_of(pod: dict[str, Any], node: Path) -> list[str]:
 def assert_confined(said: str) -> None:
     """Assert that a command says nothing of what is not enforced, neither as a warning nor in its table."""
     assert "not enforced" not in said, said
+    assert "in namespaces" not in said, said
     assert "✗ confinement" not in said, said
 
 

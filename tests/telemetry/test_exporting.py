@@ -37,7 +37,7 @@ def test_what_is_missing_is_named_once(monkeypatch: pytest.MonkeyPatch):
     with exporting(warnings.append, str):
         assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     (warning,) = warnings
-    assert warning.endswith("pip install 'codeact-team[otel]'")
+    assert warning.endswith("`pip install '.[otel]'` in a checkout")
 
 
 def test_a_provider_that_is_there_is_left_alone(monkeypatch: pytest.MonkeyPatch):

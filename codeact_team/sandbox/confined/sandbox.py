@@ -279,6 +279,10 @@ class ConfinedSandbox(Sandbox):
         return {Cause.DISK: disk, **limits, **unseen}
 
     @property
+    def view(self) -> str:
+        return "in namespaces" if self._has_namespaces else "without namespaces"
+
+    @property
     def directories(self) -> Sequence[Path]:
         return (self._workspace,)
 
