@@ -1,6 +1,6 @@
 """The command line. What a command needs is imported when it runs, so that help is there at once.
 
-A new command is a function in one of the ``*_commands`` modules, and its name in :data:`_COMMANDS`.
+A new command is a function in one of the ``*_commands`` modules, and a line in :data:`_COMMANDS`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -20,27 +21,42 @@ from codeact_team.cli.batch_commands import batch
 from codeact_team.cli.options import version
 from codeact_team.cli.signals import silence
 
-_COMMANDS = (
-    running.run,
-    batch,
-    running.resume,
-    running.replay,
-    kept.answer,
-    running.chat,
-    machine.validate,
-    machine.schema,
-    machine.init,
-    machine.doctor,
-    machine.packages,
-    kept.runs,
-    kept.show,
-    kept.export,
-    machine.help_,
-)
-"""In the order of the help."""
+_COMMANDS = {
+    "Run": {
+        running.run: "Run a team, or a single agent, on a task.",
+        running.chat: "Talk to a team that remembers what was said.",
+        batch: "Run a team on many tasks, each in a sandbox of its own.",
+        running.resume: "Go on with a run that was interrupted, failed or parked.",
+        kept.answer: "Answer a question for which a run was parked.",
+        running.replay: "Run the code of a run again, with the recorded answers.",
+    },
+    "Look at runs": {
+        kept.runs: "List the runs that are kept, the last one first.",
+        kept.show: "Show a run as it looked when it ran, or as a page.",
+        kept.export: "Write runs as a log for Inspect.",
+    },
+    "Configs, guides and this machine": {
+        machine.init: "Write a commented config to start from.",
+        machine.validate: "Check configs, and list all their problems.",
+        machine.schema: "Print the JSON Schema of configs, for editors.",
+        machine.doctor: "Show what works on this machine, and what to do about the rest.",
+        machine.packages: "List the Python packages that are kept for sandboxes.",
+        machine.help_: "Show a guide, such as `codeact-team help data`.",
+    },
+}
+"""In the order of the help: for each group, its commands, with what each does in a line."""
+
+
+def _name(command: Callable[..., None]) -> str:
+    return command.__name__.rstrip("_")
 
 
 class _Commands(TyperGroup):
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for group, commands in _COMMANDS.items():
+            with formatter.section(group):
+                formatter.write_dl([(_name(command), short) for command, short in commands.items()])
+
     def get_params(self, ctx: Any) -> list[Any]:
         params = super().get_params(ctx)
         for param in params:
@@ -77,8 +93,9 @@ app: typer.Typer = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in _COMMANDS:
-    app.command(_command.__name__.rstrip("_"), cls=_Command)(_command)
+for _group in _COMMANDS.values():
+    for _command, _short in _group.items():
+        app.command(_name(_command), cls=_Command, short_help=_short)(_command)
 
 
 def main() -> None:

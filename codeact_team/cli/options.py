@@ -40,7 +40,8 @@ def config_names(incomplete: str) -> list[str]:
 
 def version() -> str:
     """The versions that a report of a problem should name."""
-    return f"codeact-team {_of('codeact-team')} (AutoGen {_of('autogen-agentchat')}, Python {platform.python_version()})"
+    on = f"AutoGen {_of('autogen-agentchat')}, Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}"
+    return f"codeact-team {_of('codeact-team')} ({on})"
 
 
 def _of(package: str) -> str:
