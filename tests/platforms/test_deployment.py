@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML as Reader
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = CHECKOUT / "examples/deployment"
+YAML = Reader(typ="safe")
 VERSION, BASE, IMAGE = "3.13", "codeact-team-test-python", "codeact-team-test-deployed"
 
 pytestmark = [
@@ -137,13 +138,13 @@ def test_the_image_runs_code_confined_with_nothing_asked_of_the_engine(image: st
 
 
 def test_the_pod_runs_as_a_user_without_a_name_by_the_restricted_standard(image: str, tmp_path: Path) -> None:
-    pod = yaml.safe_load((FILES / "pod.yaml").read_text())["spec"]
+    pod = YAML.load(FILES / "pod.yaml")["spec"]
     said = in_container(image, *pod["containers"][0]["args"], options=options_of(pod, tmp_path))
     assert_confined(said)
 
 
 def test_the_jobs_steps_succeed_in_its_container(base: str, checkout: Path) -> None:
-    job = yaml.safe_load((FILES / "workflow.yaml").read_text())["jobs"]["agents"]
+    job = YAML.load(FILES / "workflow.yaml")["jobs"]["agents"]
     steps = [step["run"] for step in job["steps"] if "run" in step]
     in_container(
         base,
