@@ -16,7 +16,7 @@ from ruamel.yaml import YAML as Reader
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = CHECKOUT / "examples/deployment"
-YAML = Reader(typ="safe")
+YAML: Any = Reader(typ="safe")
 VERSION, BASE, IMAGE = "3.13", "codeact-team-test-python", "codeact-team-test-deployed"
 
 pytestmark = [
