@@ -319,6 +319,21 @@ def test_terminals_are_its_own_and_counted(workspace: Path) -> None:
         os.close(inner)
 
 
+def test_a_terminal_counts_until_both_its_ends_are_closed(workspace: Path) -> None:
+    code = """
+        kept = []
+        try:
+            while len(kept) < 200:
+                main, inner = os.openpty()
+                os.close(main); kept.append(inner)
+        except OSError as error: print(len(kept), errno.errorcode[error.errno])
+        for inner in kept[:5]: os.close(inner)
+        for _ in range(5): kept += os.openpty()
+        attempt(os.openpty)
+    """
+    assert run(workspace, code) == ["128 ENOSPC", "ENOSPC"]
+
+
 def test_shared_memory_is_given_by_a_setting(workspace: Path) -> None:
     code = """
         import multiprocessing

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from codeact_team.sandbox.confined.supervisor.asked_files import process_of, refused
@@ -36,6 +37,7 @@ class _Terminal(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
+        """Whether its outer end is closed. The kernel counts it until its inner end is closed, too."""
         return not os.fstat(self.inner).st_nlink
 
 
@@ -73,24 +75,45 @@ class TerminalCalls:
         return self._give(asked, os.open(f"/proc/self/fd/{terminal.inner}", _FLAGS), flags)
 
     def _make(self, asked: Asked) -> int:
-        for path, terminal in list(self._made.items()):
-            if terminal.is_gone:
-                os.close(self._made.pop(path).inner)
+        if len(self._made) >= MOST_TERMINALS:
+            self._forget_free()
         if len(self._made) >= MOST_TERMINALS:
             raise refused(errno.ENOSPC)
         process = process_of(asked)
-        made = os.open(NEW_TERMINAL, _FLAGS)
+        made, path = _open_new()
         try:
-            [number] = _NUMBER.unpack(fcntl.ioctl(made, _GET_NUMBER, bytes(_NUMBER.size)))
-            path = f"{TERMINALS}/{number}"
-            self._made[os.fsencode(path)] = _Terminal(process, os.open(path, os.O_PATH | os.O_CLOEXEC))
+            self._forget(path)
+            self._made[path] = _Terminal(process, os.open(path, os.O_PATH | os.O_CLOEXEC))
         except BaseException:
             os.close(made)
             raise
         return made
+
+    def _forget_free(self) -> None:
+        """Forget those whose numbers the kernel gives to new terminals: it gives the lowest that nobody has."""
+        with ExitStack() as tried:
+            for _ in [one for one in self._made.values() if one.is_gone]:
+                made, path = _open_new()
+                tried.callback(os.close, made)
+                self._forget(path)
+
+    def _forget(self, path: bytes) -> None:
+        if (terminal := self._made.pop(path, None)) is not None:
+            os.close(terminal.inner)
 
     def _give(self, asked: Asked, fd: int, flags: int) -> int:
         try:
             return self._listener.add_descriptor(asked, fd, is_closed_on_exec=bool(flags & os.O_CLOEXEC))
         finally:
             os.close(fd)
+
+
+def _open_new() -> tuple[int, bytes]:
+    """Make a terminal. Returns its outer end, and the path of its inner end. Raises an ``OSError``."""
+    made = os.open(NEW_TERMINAL, _FLAGS)
+    try:
+        [number] = _NUMBER.unpack(fcntl.ioctl(made, _GET_NUMBER, bytes(_NUMBER.size)))
+    except BaseException:
+        os.close(made)
+        raise
+    return made, f"{TERMINALS}/{number}".encode()
