@@ -16,6 +16,8 @@ from sandboxes.confined_support import host
 from support.executing import wait_until, why_not_confined
 from support.variations import mostly_long
 
+from codeact_team.sandbox.system.kernel import ABI_OF_SCOPES, landlock_abi
+
 pytestmark = pytest.mark.skipif(why_not_confined() is not None, reason=str(why_not_confined()))
 
 BEGIN = """
@@ -156,7 +158,8 @@ def test_files_of_its_own_can_be_changed_however_they_are_named(workspace: Path)
     ]
 
 
-def test_signals_go_to_its_own_processes_only(workspace: Path) -> None:
+@pytest.mark.parametrize("version", [4, 7])
+def test_signals_go_to_its_own_processes_only(workspace: Path, version: int) -> None:
     code = """
         own = subprocess.Popen(["sleep", "60"], start_new_session=True)
         other = os.pidfd_open(outside)
@@ -179,8 +182,11 @@ def test_signals_go_to_its_own_processes_only(workspace: Path) -> None:
     code = code.replace("process_group=0", "preexec_fn=os.setpgrp").replace(
         "process_group=group[0].pid", "preexec_fn=lambda: os.setpgid(0, group[0].pid)"
     )
-    refused = ["EPERM", "EPERM", "EPERM", "ESRCH", *["EPERM"] * 5]
-    assert run(workspace, code) == [
+    by_kernel = version >= ABI_OF_SCOPES
+    if by_kernel and landlock_abi() < ABI_OF_SCOPES:
+        pytest.skip("the kernel has an older Landlock")
+    refused = ["EPERM", "EPERM", "EPERM", "EPERM" if by_kernel else "ESRCH", *["EPERM"] * 5]
+    assert run(workspace, code, f"landlock-{version}") == [
         *refused,
         "done None",
         "done None",
@@ -195,6 +201,29 @@ def test_signals_go_to_its_own_processes_only(workspace: Path) -> None:
         "done None",
         "[-9, -9, -9]",
     ]
+
+
+@pytest.mark.skipif(landlock_abi() < ABI_OF_SCOPES, reason="the kernel has no scopes")
+@X86
+def test_what_is_kept_apart_within_a_sandbox_signals_nothing_else_there(workspace: Path) -> None:
+    code = """
+        own = subprocess.Popen(["sleep", "60"])
+        if not os.fork():
+            call(446, call(444, struct.pack("QQQ", 0, 0, 2), 24, 0), 0)
+            attempt(os.kill, own.pid, 9); attempt(os.kill, os.getppid(), 9)
+            sys.stdout.flush(); os._exit(0)
+        os.wait(); own.kill(); print(own.wait())
+    """
+    assert run(workspace, code) == ["EPERM", "EPERM", "-9"]
+
+
+@X86
+@pytest.mark.parametrize(("flags", "more"), [(4, None), (0, 8)])
+def test_what_a_signal_by_descriptor_cannot_carry_is_refused(
+    workspace: Path, flags: int, more: int | None
+) -> None:
+    code = f"attempt(call, 424, os.pidfd_open(os.getpid()), 0, {more}, {flags})"
+    assert run(workspace, code, "landlock-4") == ["EPERM" if more else "EINVAL"]
 
 
 @X86

@@ -107,6 +107,8 @@ class Signals:
         if asked.arguments[2]:
             # what else is to be sent with it may pretend to be from others
             raise refused()
+        if asked.arguments[3] & 0xFFFFFFFF:
+            raise refused(errno.EINVAL)
         target = _target_of(asked, descriptor)
 
         def is_same() -> bool:

@@ -109,11 +109,11 @@ def allow_only(readable: Sequence[str], writable: Sequence[str | int]) -> None:
     os.close(ruleset)
 
 
-def make_domain(readable: Sequence[str], writable: Sequence[str | int]) -> int:
+def make_domain(readable: Sequence[str], writable: Sequence[str | int], *, scoped: bool = True) -> int:
     """The ruleset of a domain that is restricted to these paths, or what is open as these descriptors, as far as this kernel's Landlock can.
 
-    Readable files may be executed, and writable ones may be read. Since Linux 6.12, it also protects other processes of
-    the sandbox against signals.
+    Readable files may be executed, and writable ones may be read. Since Linux 6.12, it also protects all processes outside it
+    against signals, if it is ``scoped``.
 
     Raises:
         OSError: If the kernel has no Landlock.
@@ -123,7 +123,7 @@ def make_domain(readable: Sequence[str], writable: Sequence[str | int]) -> int:
     ruleset = kernel.make_ruleset(
         all_of_files,
         tcp=kernel.ALL_OF_TCP if abi >= kernel.ABI_OF_TCP else 0,
-        scopes=kernel.ABSTRACT_SOCKETS | kernel.SIGNALS if abi >= kernel.ABI_OF_SCOPES else 0,
+        scopes=kernel.ABSTRACT_SOCKETS | kernel.SIGNALS if scoped and abi >= kernel.ABI_OF_SCOPES else 0,
     )
     for path in readable:
         kernel.allow(ruleset, path, kernel.EXECUTE | kernel.READ_FILE | kernel.READ_DIRECTORY)

@@ -129,7 +129,8 @@ def without_namespaces(
             if request.supervises:
                 # what it starts itself is not to see the processes of this machine
                 files = [path for path in request.readable if not path.startswith("/proc/self")]
-                ruleset = isolation.make_domain(files, writable)
+                # within its own domain, it decides itself who may signal whom
+                ruleset = isolation.make_domain(files, writable, scoped=False)
                 within.callback(os.close, ruleset)
                 environment, inherited = environment | kernel.handed_domain(ruleset), [*inherited, ruleset]
             preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno(), *own])
