@@ -259,6 +259,28 @@ def test_processes_and_threads_are_counted(workspace: Path) -> None:
     assert run(workspace, one_by_one, "pids=10") == ["all"]
 
 
+@X86
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hides the control groups that would count, too")
+def test_those_that_start_at_once_are_counted(workspace: Path) -> None:
+    # each copies the memory, and the others wait for that
+    code = """
+        memory = bytearray(300 << 20)
+        for place in range(0, len(memory), 4096): memory[place] = 1
+        begin, end, made = threading.Event(), threading.Event(), []
+        def start():
+            begin.wait()
+            if not (child := libc.syscall(57)): libc.pause()
+            made.append(child); end.wait()
+        threads = [threading.Thread(target=start, daemon=True) for _ in range(15)]
+        for thread in threads: thread.start()
+        begin.set()
+        while len(made) < len(threads): time.sleep(0.01)
+        print(len(os.listdir("/proc/self/task")) + sum(child > 0 for child in made), flush=True)
+        os._exit(0)
+    """
+    assert run(workspace, code, "pids=20", "cgroups") == ["20"]
+
+
 def test_sockets_reach_what_it_has_bound_itself_and_nothing_else(workspace: Path) -> None:
     with socket.socket(socket.AF_UNIX) as of_the_host:
         of_the_host.bind(str(workspace / "of-the-host"))

@@ -22,6 +22,8 @@ _EVERYBODY = -1
 _MOST_PASSES = 100
 """Passes in which new processes may turn up while a group gets a signal."""
 _PID = re.compile(rb"^Pid:\t(-?\d+)$", re.M)
+_STARTING = (b"R", b"D")
+"""States of a thread that may be in the midst of a call."""
 _PARENT, _GROUP = 1, 2
 """Fields of ``/proc/PID/stat`` behind the name, of which the first is the state."""
 
@@ -171,8 +173,8 @@ class Starts:
 
 def _may_be_starting(thread: int) -> bool:
     try:
-        # one that sleeps is not about to start anything
-        return stat_fields(thread)[0] == b"R"
+        # it may wait for another's start, as they lock the memory that they copy; one that sleeps is not about to start anything
+        return stat_fields(thread)[0] in _STARTING
     except OSError:
         return False
 
