@@ -136,7 +136,7 @@ def test_files_of_its_own_can_be_changed_however_they_are_named(workspace: Path)
         print(oct(os.stat("d/x").st_mode & 0o777), oct(os.stat("d").st_mode & 0o777) != "0o700")
         open(b"\\xff\\n", "w").close(); os.chmod(b"\\xff\\n", 0o600); print(oct(os.stat(b"\\xff\\n").st_mode & 0o777))
         for name in (b"x" * 5000, b"x" * 300, b"", b"a/b", b"gone"): attempt(os.chmod, name, 0o600)
-        attempt(call, 90, 8, 0o600)
+        attempt(call, 90, 8, 0o600); attempt(call, 90, -1, 0o600)
         attempt(os.chmod, "a", 0o4755)
     """
     assert run(workspace, code) == [
@@ -153,6 +153,7 @@ def test_files_of_its_own_can_be_changed_however_they_are_named(workspace: Path)
         "ENOENT",
         "ENOTDIR",
         "ENOENT",
+        "EFAULT",
         "EFAULT",
         "EPERM",
     ]

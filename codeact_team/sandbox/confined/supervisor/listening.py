@@ -154,7 +154,7 @@ def read_memory(asked: Asked, address: int, size: int) -> bytes:
     memory = os.open(f"/proc/{asked.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(memory, size, address)
-    except OSError:
+    except (OSError, OverflowError):
         # what a call says to whom names memory that is not there
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT)) from None
     finally:
