@@ -331,6 +331,46 @@ def test_sockets_reach_what_it_has_bound_itself_and_nothing_else(workspace: Path
         ]
 
 
+def test_a_socket_of_the_host_in_the_place_of_its_own_is_not_reached(workspace: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as of_the_host:
+        of_the_host.bind(str(workspace / "of-the-host"))
+        of_the_host.listen()
+        code = """
+            os.mkdir("a"); os.mkdir("b"); os.link("of-the-host", "b/s")
+            os.symlink("a", "here"); os.symlink("b", "there")
+            if not (other := os.fork()):
+                while True: libc.renameat2(-100, b"here", -100, b"there", 2)
+            reached, until = 0, time.monotonic() + 2
+            while time.monotonic() < until and not reached:
+                for _ in range(20):
+                    try: socket.socket(socket.AF_UNIX).bind("here/s")
+                    except OSError: pass
+                    try: os.unlink("a/s")
+                    except OSError: pass
+                try: socket.socket(socket.AF_UNIX).connect("of-the-host"); reached = 1
+                except OSError: pass
+            os.kill(other, 9); print(reached)
+        """
+        assert run(workspace, code) == ["0"]
+
+
+def test_a_signal_interrupts_a_connection_that_waits(workspace: Path) -> None:
+    code = """
+        server = socket.socket(socket.AF_UNIX); server.bind("s"); server.listen(0)
+        first = socket.socket(socket.AF_UNIX); first.connect("s")
+        class Alarm(Exception): pass
+        def ring(*_): raise Alarm
+        signal.signal(signal.SIGALRM, ring); signal.alarm(1)
+        try: socket.socket(socket.AF_UNIX).connect("s")
+        except Alarm: print("rung")
+        # a call that its handler wants to go on does
+        signal.signal(signal.SIGALRM, lambda *_: print("rung")); signal.siginterrupt(signal.SIGALRM, False); signal.alarm(1)
+        threading.Timer(3, server.accept).start()
+        attempt(socket.socket(socket.AF_UNIX).connect, "s")
+    """
+    assert run(workspace, code) == ["rung", "rung", "done None"]
+
+
 def test_terminals_are_its_own_and_counted(workspace: Path) -> None:
     main, inner = os.openpty()
     code = f"""
@@ -396,19 +436,17 @@ def test_shared_memory_is_given_by_a_setting(workspace: Path) -> None:
     assert run(workspace, code, "shared_memory=true") == ["True"]
 
 
-def test_a_name_cannot_make_a_socket_another_one(workspace: Path) -> None:
+def test_a_name_makes_no_socket_another_one_and_hinders_none(workspace: Path, tmp_path: Path) -> None:
     # the kernel lists names as they are, line for line
-    code = """
-        types = set()
-        for number in range(40):
-            true, liar = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
-            liar.bind(f"{number}\\n: 00000002 00000000 00010000 0002 01 {os.stat(true.fileno()).st_ino} x")
-            try: true.bind(f"true{number}")
-            except PermissionError: pass
-            types.add(true.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE))
-        print(types)
-    """
-    assert run(workspace, code) == ["{1}"]
+    with socket.socket(socket.AF_UNIX) as of_the_host:
+        of_the_host.bind(f"{tmp_path}/a\nb")
+        code = """
+            true, liar, odd = (socket.socket(socket.AF_UNIX) for _ in range(3))
+            attempt(liar.bind, f"\\n: 00000002 00000000 00010000 0002 01 {os.stat(true.fileno()).st_ino} x")
+            attempt(odd.bind, b"\\xff\\r")
+            attempt(true.bind, "true"); print(true.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE))
+        """
+        assert run(workspace, code) == ["EPERM", "done None", "done None", "1"]
 
 
 HONEST = """

@@ -24,7 +24,7 @@ from codeact_team.sandbox.confined.supervisor.asked_files import (
     open_entry,
     refused,
 )
-from codeact_team.sandbox.confined.supervisor.listening import Asked, Listener, open_place, read_memory
+from codeact_team.sandbox.confined.supervisor.listening import Asked, Listener, read_memory
 from codeact_team.sandbox.system.kernel import MAKE_SOCKET, allow, in_domain, make_ruleset
 
 _FAMILY = struct.Struct("=H")
@@ -36,10 +36,17 @@ _MOST_WAITING = 16
 _UMASK = re.compile(rb"^Umask:\t([0-7]+)$", re.M)
 _WAIT = struct.pack("@ll", 1, 0)
 """After so many seconds, and microseconds, a waiting connection looks whether it is still wanted."""
-_CONNECTED = "03"
+_INTERRUPTED = 512
+"""The kernel's own ``ERESTARTSYS``: a call that a signal interrupts fails with ``EINTR``, or is made again, as its handler wants."""
+_PENDING, _SHARED, _BLOCKED = (
+    re.compile(rb"^%b:\t([0-9a-f]+)$" % name, re.M) for name in (b"SigPnd", b"ShdPnd", b"SigBlk")
+)
+_CONNECTED = b"03"
 _KINDS = {socket.SOCK_STREAM, socket.SOCK_SEQPACKET}
 """The types that code can have. The others send to names without asking."""
-_INODE_OF_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_INODE_OF_SOCKET = re.compile(rb"socket:\[(\d+)\]")
+_LINE = b"\n"
+"""The kernel lists names as they are: with this in it, one could be lines about the sockets of others."""
 
 
 class SocketCalls:
@@ -75,6 +82,8 @@ class SocketCalls:
         # a name without a path is everybody's on the machine; and here would be the door to a proxy
         if len(data) < length or _FAMILY.unpack_from(data)[0] != socket.AF_UNIX or not path:
             raise refused()
+        if name == "bind" and _LINE in path:
+            raise refused()
         kind, is_connected = _kind_of(asked, fd)
         if kind not in _KINDS:
             # as in a line of the list that is itself a name
@@ -108,10 +117,12 @@ class SocketCalls:
             asked.require_waiting()
             # by the path as it is: programs read it back from the socket
             in_domain(self._binding, lambda: _bind_from(cwd, umask, ours, path))
-            name = open_place(cwd, path, follow=False)
         finally:
             os.close(cwd)
-        self._names.append(name)
+        # by now, the code may have put something else there, to which it cannot connect then
+        with suppress(OSError), self._directories.named_by(asked, AT_FDCWD, path, follow=False) as found:
+            if _refuses(found, ours.type):
+                self._names.append(os.open(found, os.O_PATH | os.O_CLOEXEC))
         if len(self._names) > _MOST_NAMES:
             os.close(self._names.pop(0))
 
@@ -150,28 +161,49 @@ class SocketCalls:
         return False
 
     def _wait(self, asked: Asked, ours: socket.socket, place: int) -> None:
-        """Connect once the server has taken others. Raises an ``OSError`` if the call does not wait any more."""
+        """Connect once the server has taken others. Raises an ``OSError`` if the call does not wait any more, or is interrupted."""
         while True:
             with suppress(BlockingIOError):
                 return ours.connect(f"/proc/self/fd/{place}")
             asked.require_waiting()
+            if _has_signal(asked):
+                raise OSError(_INTERRUPTED, "interrupted")
+
+
+def _has_signal(asked: Asked) -> bool:
+    """Whether the calling thread has a signal to handle, which only its own call keeps it from."""
+    pending, shared, blocked = (
+        int(entry_of(asked, "status", one), 16) for one in (_PENDING, _SHARED, _BLOCKED)
+    )
+    return bool((pending | shared) & ~blocked)
 
 
 def _kind_of(asked: Asked, fd: int) -> tuple[int, bool]:
     """The type of a socket of the caller, and whether it is connected. Raises an ``OSError`` if it is no unix socket."""
     try:
-        found = _INODE_OF_SOCKET.fullmatch(os.readlink(f"/proc/{asked.thread}/fd/{fd}"))
+        found = _INODE_OF_SOCKET.fullmatch(os.readlink(f"/proc/{asked.thread}/fd/{fd}".encode()))
     except FileNotFoundError:
         raise refused(errno.EBADF) from None
     if found is None:
         raise refused(errno.ENOTSOCK)
-    with open("/proc/net/unix") as file:
+    with open("/proc/net/unix", "rb") as file:
         for line in file:
             fields = line.split(maxsplit=7)
             # address, references, protocol, flags, type, state, inode, perhaps a path
-            if fields[6] == found[1]:
+            if fields[6:7] == [found[1]]:
                 return int(fields[4], 16), fields[5] == _CONNECTED
     raise refused(errno.EOPNOTSUPP)
+
+
+def _refuses(place: bytes, kind: int) -> bool:
+    """Whether a socket takes no connections: so does one that was just bound here, and none of a server outside."""
+    with socket.socket(socket.AF_UNIX, kind) as trying:
+        trying.setblocking(False)
+        try:
+            trying.connect(place)
+        except OSError as error:
+            return error.errno == errno.ECONNREFUSED
+    return False
 
 
 def _bind_from(directory: int, umask: int, ours: socket.socket, path: bytes) -> None:
