@@ -16,6 +16,8 @@ from sandboxes.confined_support import host
 from support.executing import wait_until, why_not_confined
 from support.variations import mostly_long
 
+from codeact_team.sandbox.confined.protocol import Confinement
+from codeact_team.sandbox.confined.supervisor import users
 from codeact_team.sandbox.system.kernel import ABI_OF_SCOPES, landlock_abi
 
 pytestmark = pytest.mark.skipif(why_not_confined() is not None, reason=str(why_not_confined()))
@@ -447,6 +449,33 @@ def test_a_name_makes_no_socket_another_one_and_hinders_none(workspace: Path, tm
             attempt(true.bind, "true"); print(true.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE))
         """
         assert run(workspace, code) == ["EPERM", "done None", "done None", "1"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories to others")
+def test_root_gives_away_no_directory_in_the_place_of_the_workspace(workspace: Path, tmp_path: Path) -> None:
+    os.chown(workspace, 1000, 1000)
+    status = os.stat(workspace)
+    settings = Confinement(
+        readable=[],
+        lent=[],
+        workspace=str(workspace),
+        workspace_identity=[status.st_dev, status.st_ino],
+        is_temporary=False,
+        shared_memory=False,
+        private=str(tmp_path),
+        workspace_mib=None,
+        memory_mib=1,
+        pids=1,
+        cpus=1,
+        tmpfs_mib=1,
+    )
+    opened = settings.open_workspace()
+    workspace.rename(tmp_path / "moved")
+    workspace.mkdir()
+    users.give(users.User(2000, 2000), opened)
+    assert (os.stat(tmp_path / "moved").st_uid, os.stat(workspace).st_uid) == (2000, 0)
+    with pytest.raises(OSError, match="was replaced"):
+        users.user_without_namespaces(settings)
 
 
 HONEST = """

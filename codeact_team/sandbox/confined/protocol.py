@@ -80,6 +80,15 @@ class Confinement(NamedTuple):
     cpus: float
     tmpfs_mib: int
 
+    def open_workspace(self) -> int:
+        """Open the workspace, only to name it. Raises an ``OSError`` if something else is in its place."""
+        workspace = os.open(self.workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        status = os.fstat(workspace)
+        if [status.st_dev, status.st_ino] != [*self.workspace_identity]:
+            os.close(workspace)
+            raise OSError(f"{self.workspace} was replaced")
+        return workspace
+
 
 class SpawnRequest(NamedTuple):
     """A program to start.

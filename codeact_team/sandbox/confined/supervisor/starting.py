@@ -122,7 +122,7 @@ def without_namespaces(
         with ExitStack() as within:
             within.enter_context(ours)
             within.enter_context(theirs)
-            own = [_opened(settings), os.open(settings.private, _DIRECTORY)]
+            own = [settings.open_workspace(), os.open(settings.private, _DIRECTORY)]
             for descriptor in own:
                 within.callback(os.close, descriptor)
             writable = [*own, *devices]
@@ -139,16 +139,6 @@ def without_namespaces(
         return program
 
     return start
-
-
-def _opened(settings: Confinement) -> int:
-    """Open the workspace. Raises an ``OSError`` if something else is in its place."""
-    workspace = os.open(settings.workspace, _DIRECTORY)
-    status = os.fstat(workspace)
-    if [status.st_dev, status.st_ino] != [*settings.workspace_identity]:
-        os.close(workspace)
-        raise OSError(f"{settings.workspace} was replaced")
-    return workspace
 
 
 def _given(request: SpawnRequest, counters: GroupCounters) -> tuple[dict[str, str], Sequence[int]]:

@@ -216,8 +216,9 @@ def _harden(
         os.close(birth)
     else:
         if (user := capabilities.user) is not None:
-            for directory in (settings.workspace, settings.private):
-                users.give(user, directory)
+            # by now, the path of the workspace may lead to a directory of root's
+            users.give(user, settings.open_workspace())
+            users.give(user, os.open(settings.private, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
         _report_birth(birth)
     _require_access(settings, user)
     oom_score = OomScore(KILLED_SECOND, proc)

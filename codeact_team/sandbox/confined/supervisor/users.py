@@ -77,7 +77,9 @@ def user_without_namespaces(settings: Confinement) -> User | None:
     """
     if os.getuid() != 0:
         return None
-    owner = os.stat(settings.workspace)
+    workspace = settings.open_workspace()
+    owner = os.fstat(workspace)
+    os.close(workspace)
     if owner.st_uid != 0:
         user = User(owner.st_uid, owner.st_gid)
         return user if _runs_python(user) else None
@@ -107,9 +109,10 @@ def _runs_python(user: User) -> bool:
     return failure_of(run) is None
 
 
-def give(user: User, directory: str) -> None:
-    """Give a directory to a user, unless it is that user's."""
-    os.chown(directory, user.id, user.group, follow_symlinks=False)
+def give(user: User, directory: int) -> None:
+    """Give a user a directory that is open as this descriptor, which is closed."""
+    os.chown(f"/proc/self/fd/{directory}", user.id, user.group)
+    os.close(directory)
 
 
 def failure_of(action: Callable[[], object]) -> str | None:
