@@ -30,7 +30,7 @@ from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.filters import names_of
 
 _MOST_UNTAKEN = 1024
-"""The most threads whose answers are kept because they did not wait for them."""
+"""The most answers that are kept for threads that a signal has interrupted."""
 
 
 class Answering:
@@ -61,7 +61,7 @@ class Answering:
         }
         """By the number of a call: what does it."""
         self._untaken: dict[int, tuple[int, Sequence[int], int]] = {}
-        """By thread: calls that were done, but whose results nobody has got."""
+        """By thread: the call that was done, with the result that the thread has not got yet."""
 
     def start(self) -> None:
         """Answer in a thread."""

@@ -1,8 +1,8 @@
 """What confined code asks about files, where it has no mounts of its own: modes, owners, times, attributes, and sockets' names.
 
 Landlock restricts none of these. Each is done here, for what is in a directory that the code may write, and for nothing else. The
-code can change paths, links and directories all the time. So what is named is opened once, as a descriptor that no change moves to
-another file; then it is found where it lies now, beneath the directory, and everything is done to that descriptor.
+code can change paths, links and directories all the time. So a path is opened once. The descriptor stays with its file, whatever the
+code changes later. If the file is in such a directory by then, everything is done to the descriptor.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class WritableDirectories:
     @contextmanager
     def opened_as(self, asked: Asked, fd: int) -> Generator[bytes]:
         """What the caller has open as a descriptor, as a path of this process. Raises an ``OSError`` if it is outside."""
-        # one that has no name any more is nowhere
+        # a file that was removed is in no directory
         with self._inside(asked, open_entry(asked, "cwd" if fd == AT_FDCWD else f"fd/{fd}")) as found:
             yield found
 
@@ -172,7 +172,7 @@ class FileCalls:
                 try:
                     return self._attributes(name, asked)
                 except PermissionError:
-                    # as where files have none: programs that list directories look for them, too
+                    # as a file system without attributes says: programs that list directories look for them, too
                     raise refused(errno.EOPNOTSUPP) from None
             case _:
                 return self._attributes(name, asked)

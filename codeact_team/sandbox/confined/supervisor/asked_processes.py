@@ -73,7 +73,7 @@ class Signals:
     def _kill(self, asked: Asked, target: int, number: int) -> object:
         own = process_of(asked)
         asked.require_waiting()
-        # its group is one with nobody else, as code begins in a session of its own
+        # no process outside can be in its group, as code begins in a session of its own
         if target in (0, own):
             return GO_ON
         if target > 0:
@@ -81,7 +81,7 @@ class Signals:
         return self._send_to_group(own if target == _EVERYBODY else 0, -target, number)
 
     def _send(self, target: int, number: int, is_meant: Callable[[], bool] = lambda: True) -> int:
-        # what the descriptor names has this number, or has ended: then nothing gets the signal
+        # if the process ends, another may get its number, but nothing gets the signal
         descriptor = os.pidfd_open(target)
         try:
             if not (self._members.contain(target) and is_meant()):
@@ -148,7 +148,7 @@ class Starts:
         self._members = members
         self._most = most
         self._at_most = most
-        """As many there are, if none has ended since they were counted."""
+        """How many there can be by now: those that were counted last, and all that were allowed since."""
         self._granted: set[int] = set()
         """Threads that may not have done yet what they were allowed to."""
 

@@ -86,7 +86,7 @@ class SocketCalls:
             raise refused()
         kind, is_connected = _kind_of(asked, fd)
         if kind not in _KINDS:
-            # as in a line of the list that is itself a name
+            # somebody outside has bound a name that reads like a line about this socket
             raise refused()
         if is_connected and name == "connect":
             raise refused(errno.EISCONN)

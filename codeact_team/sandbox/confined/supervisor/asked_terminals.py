@@ -1,7 +1,7 @@
 """What confined code asks about terminals, where it has no devices of its own: a new one, and the inner end of that.
 
-Landlock keeps all devices of the machine from the code. Here a terminal is made in its place, and only so many. Whoever asked for
-it gets its inner end, too; other programs reach it as their own terminal only.
+Landlock keeps all devices of the machine from the code. So terminals are made here, up to a limit. The process that has asked for one
+can open its inner end by name, too. Others inherit that end, or have it as their own terminal.
 """
 
 from __future__ import annotations

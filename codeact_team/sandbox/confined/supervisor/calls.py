@@ -21,7 +21,7 @@ _CLONE_NEW = 0x7E020000
 """All flags of clone that request namespaces."""
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 _NO_STREAM = 2
-"""A bit of the types of sockets that are neither streams nor ``SOCK_SEQPACKET``, which need an address for each message."""
+"""A bit that ``SOCK_STREAM`` and ``SOCK_SEQPACKET`` lack. Sockets of other types take an address with each message."""
 _OF_TERMINALS = set(range(0x5401, 0x5433)) - {0x5412, 0x541C, 0x541D, 0x5423}
 """Without those that type into a terminal, take the console's output, or load a line discipline."""
 _OF_NEW_TERMINALS = {0x5441, 0x40045431, 0x80045430, 0x80045438, 0x80045439, 0x80045440}
@@ -105,7 +105,7 @@ OF_SIGNALS = (*_SIGNALLING.split(), "pidfd_send_signal")
 OF_CHILDREN = ("clone", "fork", "vfork")
 OF_SOCKETS = ("bind", "connect")
 OF_TERMINALS = ("open", "openat")
-"""Only with the flags that make a terminal, or open one: an existing file, to read and write it, and nothing more."""
+"""Asked only with ``O_RDWR``, and without flags that create or empty a file: so programs make terminals, and open them."""
 _MORE_THAN_A_TERMINAL = 0xFFFFFFFF & ~(os.O_NOCTTY | os.O_CLOEXEC | _O_LARGEFILE)
 OF_FILES = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat getxattr lchown lgetxattr listxattr

@@ -155,7 +155,7 @@ def read_memory(asked: Asked, address: int, size: int) -> bytes:
     try:
         return os.pread(memory, size, address)
     except (OSError, OverflowError):
-        # what a call says to whom names memory that is not there
+        # as every call says of an address where nothing is
         raise OSError(errno.EFAULT, os.strerror(errno.EFAULT)) from None
     finally:
         os.close(memory)

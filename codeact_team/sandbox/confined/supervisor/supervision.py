@@ -57,9 +57,9 @@ class View(Enum):
     NAMESPACES = auto()
     """It sees nothing but its own."""
     LISTENER = auto()
-    """It sees the machine, and is asked what Landlock does not decide."""
+    """It sees the machine, and the listener decides what Landlock does not."""
     NONE = auto()
-    """Nothing suffices, so it is not kept to what it may do, although maybe in namespaces."""
+    """Nothing suffices. It may be in namespaces, but can do more than it should."""
 
 
 class Capabilities(NamedTuple):
@@ -226,7 +226,7 @@ def _harden(
     kernel.checked(kernel.adopt_orphans())
     users.drop_privileges(user)
     if capabilities.view is not View.LISTENER:
-        # it ends with its parent; a change of privileges would undo this. Without a namespace, it has to end its programs first
+        # it ends with its parent, set late as a change of privileges undoes it; without a namespace, it has to end its programs first
         kernel.checked(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
     # late, so that the memory of this process until now does not count
     group.enter()
@@ -262,7 +262,7 @@ def _confinement(
     capabilities: Capabilities,
     main_thread: starting.ForkingThread,
 ) -> tuple[Sequence[filters.Rule], starting.Start]:
-    """The system calls to refuse in this process and in all, and how to start programs."""
+    """The system calls to refuse in this process and in all programs, and how to start these."""
     limit_memory = "memory" in group.missing
     if capabilities.view is View.NONE:
         return calls.FOR_PLAIN, starting.plain(settings, limit_memory=limit_memory)

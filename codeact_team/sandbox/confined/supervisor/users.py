@@ -1,6 +1,6 @@
-"""Who runs the programs of a sandbox that root has started: another user, wherever that is possible, and nobody with any right.
+"""The users that run the programs of root's sandboxes: others than root where that is possible, and always without capabilities.
 
-In namespaces, files of root can be lent to a user of the sandbox's own. Without them, it is somebody to whom the workspace belongs.
+In namespaces, files of root can be lent to a user of the sandbox's own. Without them, it is the owner of the workspace.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def user_in_namespaces() -> User | None:
 
 
 def user_without_namespaces(settings: Confinement) -> User | None:
-    """Whom root's programs run as where its files cannot be lent; ``None`` if they stay root's, or are another user's anyway.
+    """The user that runs programs where root cannot lend its files; ``None`` if it is the user of this process.
 
-    It is the owner of the workspace, or somebody new if that is temporary; but nobody who cannot run this Python.
+    It is the owner of the workspace, or a new user if that is temporary. If that user cannot run this Python, root does.
     """
     if os.getuid() != 0:
         return None

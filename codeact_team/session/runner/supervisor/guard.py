@@ -72,7 +72,7 @@ class Guard:
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         if self._of_code is None:
             prctl(PR_SET_DUMPABLE, 0)
-        # what cannot be read cannot ask for a terminal either; from its domain, code reads nothing outside
+        # a listener has to read what this process asks; Landlock keeps code from reading it
         is_closed = prctl(PR_GET_DUMPABLE) == 0 if self._of_code is None else self._memory_is_closed()
         unreadable = is_closed and not _may_trace_anything()
         unreachable = _filter_calls()
@@ -118,7 +118,7 @@ class Guard:
         """Restrict this child, which :meth:`enter_child` guards against, to what user code may do."""
         self.enter_child()
         if self._of_code is not None:
-            # what is open there names it from then on
+            # the rule is for the entries of this process, which exists only now
             allow(self._of_code, "/proc/self", READ_FILE | READ_DIRECTORY)
             enter_domain(self._of_code)
 
