@@ -114,7 +114,10 @@ def read() -> list[Figure]:
         for line in table.splitlines()
         if line.startswith("|")
     ]
-    return [Figure(*row[:4], dict(zip(PEERS, row[4:], strict=True))) for row in rows[2:]]
+    return [
+        Figure(what, ours, theirs, ratio, dict(zip(PEERS, peers, strict=True)))
+        for what, ours, theirs, ratio, *peers in rows[2:]
+    ]
 
 
 def deciding(figures: Sequence[Figure]) -> str:

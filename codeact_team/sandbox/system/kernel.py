@@ -203,6 +203,17 @@ def landlock_abi() -> int:
     return syscall(_CREATE_RULESET, 0, 0, _VERSION)
 
 
+def landlock_scopes() -> int:
+    """The scopes that Landlock has. Not by its version: the kernel of RHEL 9 says one that has more than it knows."""
+    found = 0
+    if landlock_abi() >= ABI_OF_SCOPES:
+        for scope in (ABSTRACT_SOCKETS, SIGNALS):
+            with suppress(OSError):
+                os.close(make_ruleset(0, scopes=scope))
+                found |= scope
+    return found
+
+
 def rights_over_files(abi: int) -> int:
     """All rights over files that this version of Landlock knows."""
     return (1 << next(number for since, number in _OF_FILES.items() if abi >= since)) - 1

@@ -113,7 +113,10 @@ def _try_out(directory: str) -> None:
         if (child := os.fork()) == 0:
             try:
                 isolation.allow_only([], [directory])
-                send_listener(theirs, install_asking(calls.without_namespaces(kernel.landlock_abi())))
+                send_listener(
+                    theirs,
+                    install_asking(calls.without_namespaces(kernel.landlock_abi(), kernel.landlock_scopes())),
+                )
                 os.chmod(directory, 0o700)
                 os._exit(0)
             except OSError as error:

@@ -11,7 +11,7 @@ import os
 import socket
 
 from codeact_team.sandbox.system.filters import COUNTED, MODES, NO_SET_ID, OF_ITSELF, OPENING, Rule
-from codeact_team.sandbox.system.kernel import ABI_OF_SCOPES, ABI_OF_TRUNCATING
+from codeact_team.sandbox.system.kernel import ABI_OF_TRUNCATING, SIGNALS
 
 _MAP_GROWSDOWN = 0x100
 _O_LARGEFILE = {"aarch64": 0x20000}.get(os.uname().machine, 0x8000)
@@ -115,10 +115,10 @@ llistxattr lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 _NEW_OF_FILES = "file_setattr getxattrat listxattrat removexattrat setxattrat"
 
 
-def without_namespaces(landlock: int) -> list[Rule]:
-    """Refused or asked, beside :data:`FOR_ALL`, where code has no namespaces, but this version of Landlock."""
-    # since version 6, Landlock keeps signals within the sandbox, and within what the session's supervisor keeps apart there
-    of_signals = OF_SIGNALS if landlock < ABI_OF_SCOPES else ()
+def without_namespaces(landlock: int, scopes: int) -> list[Rule]:
+    """Refused or asked, beside :data:`FOR_ALL`, where code has no namespaces, but this version of Landlock, with these scopes."""
+    # by its scope, Landlock keeps signals within the sandbox, and within what the session's supervisor keeps apart there
+    of_signals = () if scopes & SIGNALS else OF_SIGNALS
     return [
         *_FOR_BOTH,
         # Landlock does not know it yet

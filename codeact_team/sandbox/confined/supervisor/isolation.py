@@ -123,7 +123,7 @@ def make_domain(readable: Sequence[str], writable: Sequence[str | int], *, scope
     ruleset = kernel.make_ruleset(
         all_of_files,
         tcp=kernel.ALL_OF_TCP if abi >= kernel.ABI_OF_TCP else 0,
-        scopes=kernel.ABSTRACT_SOCKETS | kernel.SIGNALS if scoped and abi >= kernel.ABI_OF_SCOPES else 0,
+        scopes=kernel.landlock_scopes() if scoped else 0,
     )
     for path in readable:
         kernel.allow(ruleset, path, kernel.EXECUTE | kernel.READ_FILE | kernel.READ_DIRECTORY)

@@ -104,7 +104,7 @@ def without_namespaces(
     devices = [*filter(os.path.exists, [os.devnull, isolation.OWN_TERMINAL])]
     if settings.shared_memory or is_private(os.getuid()):
         devices += filter(os.path.exists, [SHARED_MEMORY])
-    rules = calls.without_namespaces(kernel.landlock_abi())
+    rules = calls.without_namespaces(kernel.landlock_abi(), kernel.landlock_scopes())
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:

@@ -15,7 +15,6 @@ import sys
 from codeact_team.sandbox.system.filters import OF_ITSELF, Rule, assemble, install
 from codeact_team.sandbox.system.kernel import (
     ABI_OF_MOVES,
-    ABI_OF_SCOPES,
     CAPABILITIES,
     MOVE,
     PR_GET_DUMPABLE,
@@ -30,6 +29,7 @@ from codeact_team.sandbox.system.kernel import (
     in_domain,
     install_filter,
     landlock_abi,
+    landlock_scopes,
     libc,
     make_ruleset,
     prctl,
@@ -77,10 +77,11 @@ class Guard:
         unreadable = is_closed and not _may_trace_anything()
         unreachable = _filter_calls()
         is_filtered = unreachable
-        self._separating = _make_ruleset(SIGNALS) if landlock_abi() >= ABI_OF_SCOPES else None
+        can_scope = bool(landlock_scopes() & SIGNALS)
+        self._separating = _make_ruleset(SIGNALS) if can_scope else None
         if not (unreadable and unreachable):
             abi = landlock_abi()
-            scope = SIGNALS if not unreachable and abi >= ABI_OF_SCOPES else 0
+            scope = SIGNALS if not unreachable and can_scope else 0
             if abi >= ABI_OF_MOVES and (ruleset := _make_ruleset(scope)) is not None:
                 self.ruleset = ruleset
                 unreadable = unreadable or self._memory_is_closed()
