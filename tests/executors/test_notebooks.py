@@ -1,0 +1,70 @@
+"""Cells of notebooks show in a session what they show in Jupyter; ``tests/notebooks/record.py`` records that."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import AsyncGenerator
+
+import pytest
+from support.executing import Kind, living_interpreters, run
+from support.notebooks import NOTEBOOKS, ON_EACH_PYTHON, Notebook, difference, names, read
+from support.variations import mostly_long
+
+from codeact_team.core.execution import SessionResult
+from codeact_team.executors.session import InterpreterCodeExecutor
+
+_DIFFERENCES = tomllib.loads((NOTEBOOKS / "differences.toml").read_text())
+OTHERS = [name for name in names() if name not in ON_EACH_PYTHON and not read(name).packages]
+WITH_PACKAGES = [name for name in names() if read(name).packages]
+
+
+@pytest.fixture
+async def with_packages(kind: Kind, notebook: str) -> AsyncGenerator[InterpreterCodeExecutor]:
+    """One that has what the notebook imports."""
+    executor = kind.make(packages=[*read(notebook).packages], timeout=60)
+    assert isinstance(executor, InterpreterCodeExecutor)
+    async with executor:
+        yield executor
+
+
+def test_there_are_300_cells_and_few_differ() -> None:
+    assert sum(len(read(name).cells) for name in names()) == 300
+    assert sum(len(read(name).cells) for name in ON_EACH_PYTHON) == 40
+    assert sum(len(cells) for cells in _DIFFERENCES.values()) <= 5
+
+
+@living_interpreters
+@pytest.mark.parametrize("notebook", mostly_long(ON_EACH_PYTHON))
+async def test_cells_on_each_python_show_what_jupyter_shows(
+    session: InterpreterCodeExecutor, notebook: str
+) -> None:
+    await session.restart()
+    await _shows_the_same(session, read(notebook))
+
+
+@living_interpreters
+@pytest.mark.parametrize("notebook", mostly_long(OTHERS, usual=0))
+async def test_cells_show_what_jupyter_shows(session: InterpreterCodeExecutor, notebook: str) -> None:
+    await session.restart()
+    await _shows_the_same(session, read(notebook))
+
+
+@living_interpreters
+@pytest.mark.parametrize("notebook", mostly_long(WITH_PACKAGES, usual=0))
+async def test_cells_with_packages_show_what_jupyter_shows(
+    with_packages: InterpreterCodeExecutor, notebook: str
+) -> None:
+    await _shows_the_same(with_packages, read(notebook))
+
+
+async def _shows_the_same(session: InterpreterCodeExecutor, notebook: Notebook) -> None:
+    differences: dict[str, str] = {}
+    for number, (code, shown) in enumerate(zip(notebook.cells, notebook.shown(), strict=True), start=1):
+        result = await run(session, code)
+        assert isinstance(result, SessionResult)
+        types = [artifact.mime_type for artifact in result.artifacts]
+        if (found := difference(shown, result.output, result.exit_code, types)) is not None:
+            differences[str(number)] = f"{code}\n{found}"
+    assert differences.keys() == _DIFFERENCES.get(notebook.name, {}).keys(), "\n\n".join(
+        f"{number}: {found}" for number, found in differences.items()
+    )
