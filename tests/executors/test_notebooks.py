@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import tomllib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
 
 import pytest
-from support.executing import Kind, living_interpreters, run
+from support.executing import KINDS, Kind, living_interpreters, run
 from support.notebooks import NOTEBOOKS, ON_EACH_PYTHON, Notebook, difference, names, read
+from support.pythons import python_of
 from support.variations import mostly_long
 
 from codeact_team.core.execution import SessionResult
@@ -16,6 +21,25 @@ from codeact_team.executors.session import InterpreterCodeExecutor
 _DIFFERENCES = tomllib.loads((NOTEBOOKS / "differences.toml").read_text())
 OTHERS = [name for name in names() if name not in ON_EACH_PYTHON and not read(name).packages]
 WITH_PACKAGES = [name for name in names() if read(name).packages]
+# only root makes an image, of Debian's files; the image of all tests has 3.11
+IMAGES_OF = [
+    version
+    for version in ("3.14", "3.13", "3.12")
+    if python_of(version) and os.geteuid() == 0 and shutil.which("debootstrap")
+]
+
+
+@pytest.fixture(scope="module", params=IMAGES_OF[:1])
+def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """An image with the newest Python of this machine."""
+    name = f"codeact-team-test-notebooks:{request.param}"
+    files = tmp_path_factory.mktemp("image") / "image.tar"
+    make = Path(__file__).parents[1] / "platforms/python"
+    subprocess.run([make, "image", request.param, files], check=True)
+    subprocess.run(["docker", "import", files, name], check=True)
+    files.unlink()
+    yield name
+    subprocess.run(["docker", "image", "rm", name], check=True)
 
 
 @pytest.fixture
@@ -40,6 +64,17 @@ async def test_cells_on_each_python_show_what_jupyter_shows(
 ) -> None:
     await session.restart()
     await _shows_the_same(session, read(notebook))
+
+
+@pytest.mark.docker
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("notebook", ON_EACH_PYTHON)
+async def test_so_they_do_in_containers_with_another_python(image: str, notebook: str) -> None:
+    executor = KINDS["docker-session"].make(image=image, timeout=30)
+    assert isinstance(executor, InterpreterCodeExecutor)
+    async with executor:
+        await _shows_the_same(executor, read(notebook))
 
 
 @living_interpreters

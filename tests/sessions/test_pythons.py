@@ -6,6 +6,7 @@ import json
 from collections.abc import Generator
 
 import pytest
+from support.notebooks import ON_EACH_PYTHON, difference, read
 from support.pythons import python_of
 from support.supervisor import SharedSupervisor, Supervised
 
@@ -81,3 +82,13 @@ def test_one_that_ends_is_replaced(one: Supervised) -> None:
 def test_a_child_may_be_forked(one: Supervised) -> None:
     code = "import multiprocessing\nwith multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(abs, [-1, -2]))"
     assert one.run(code).text.endswith("[1, 2]\n")
+
+
+@pytest.mark.parametrize("name", ON_EACH_PYTHON)
+def test_cells_show_what_they_show_in_a_notebook(one: Supervised, name: str) -> None:
+    notebook = read(name)
+    for code, shown in zip(notebook.cells, notebook.shown(), strict=True):
+        result = one.run(code)
+        assert result.report is not None
+        types = [head["mime_type"] for head, _ in result.artifacts]
+        assert difference(shown, result.text, result.report["exit_code"], types) is None, code
