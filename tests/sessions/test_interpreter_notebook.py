@@ -15,6 +15,7 @@ def test_earlier_values_have_the_names_that_a_notebook_gives_them(
         fresh_interpreter.run(code)
     assert fresh_interpreter.run("_, __, ___").output == "('three', 'two', 'one')\n"
     assert fresh_interpreter.run("sorted(map(str, Out.values()))[-1], len(Out)").output == "('two', 4)\n"
+    assert fresh_interpreter.run("_1, In[2]").output == "('one', \"'two'\")\n"
     missing = fresh_interpreter.run("Out[99]")
     assert "no value of this block is kept" in missing.output
     # names of the code come first
@@ -80,6 +81,16 @@ def test_the_thread_has_an_event_loop_between_blocks(fresh_interpreter: RunningI
     fresh_interpreter.run("own = asyncio.new_event_loop()\nasyncio.set_event_loop(own)")
     assert fresh_interpreter.run("asyncio.get_event_loop() is own\n").output == "True\n"
     assert fresh_interpreter.run("own.close()").exit_code == 0
+
+
+def test_a_block_that_makes_a_task_has_a_running_loop(fresh_interpreter: RunningInterpreter) -> None:
+    code = "import asyncio\nasync def f():\n    return 5\ntask = asyncio.create_task(f())\ntask.done()"
+    # the first block of all imports asyncio only while it runs
+    fresh_interpreter.run("import asyncio")
+    assert fresh_interpreter.run(code).output == "False\n"
+    assert fresh_interpreter.run("await task").output == "5\n"
+    own = "async def main():\n    return await asyncio.create_task(f())\nasyncio.run(main())"
+    assert fresh_interpreter.run(own).output == "5\n"
 
 
 def test_the_last_error_is_there_for_a_debugger_in_the_next_block(

@@ -113,6 +113,7 @@ def _raise_system_exit(thread: int) -> None:
 
 
 _CO_COROUTINE = 0x80
+_OF_A_RUNNING_LOOP = {"create_task", "ensure_future", "get_running_loop", "TaskGroup"}
 # of distinct bits
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
@@ -161,6 +162,9 @@ class Blocks:
             self._loop.run(self._run_awaiting, parts)
             return
         if "asyncio" in sys.modules:
+            if any(_wants_running_loop(part.co_names) for part in parts):
+                self._loop.run(self._run_awaiting, parts)
+                return
             self._loop.offer()
         self._context.run(self._run, parts)
 
@@ -174,9 +178,13 @@ class Blocks:
     async def _run_awaiting(self, parts: Sequence[CodeType]) -> None:
         self._interrupts.check()
         for part in parts:
-            coroutine = eval(part, self._namespace)
-            if coroutine is not None:
-                _display(await coroutine)
+            value = eval(part, self._namespace)
+            _display(await value if part.co_flags & _CO_COROUTINE else value)
+
+
+def _wants_running_loop(names: tuple[str, ...]) -> bool:
+    """Whether code with these names asks for the running loop, as it has one in a notebook, and does not run one of its own."""
+    return "run" not in names and not _OF_A_RUNNING_LOOP.isdisjoint(names)
 
 
 def _is_shown(statement: Any, code: str) -> bool:

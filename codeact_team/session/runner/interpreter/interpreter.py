@@ -178,7 +178,7 @@ class _Interpreter:
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
-        self._outputs.begin(int(name[len("<block ") : -1]))
+        self._outputs.begin(int(name[len("<block ") : -1]), code)
         self._parts, self._names, self._denied = (), None, False
         self._figures.begin()
         if self._tools is not None:
