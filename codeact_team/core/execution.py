@@ -42,39 +42,63 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """Output of a block that is not text, such as ``image/png`` or ``text/html``; hostile data.
+    """Output of a block that is more than text, in one or more forms, such as ``image/png`` and ``text/html``; hostile data.
 
     Attributes:
-        mime_type: Its type, such as ``image/png``.
-        data: Its content.
+        mime_type: The type of its best form, such as ``image/png``.
+        data: The content of that form.
         file: The file in which the code has saved it itself, by its path in the workspace, if it has.
+        other_forms: Its other forms by their types, at most nine. ``text/plain`` is what the block has printed of it.
     """
 
     mime_type: str
     data: bytes
     file: str | None = None
+    other_forms: Mapping[str, bytes] = field(default_factory=dict[str, bytes], hash=False)
+
+    @property
+    def forms(self) -> dict[str, bytes]:
+        """All its forms by their types, the best one first."""
+        return {self.mime_type: self.data, **self.other_forms}
+
+    @property
+    def size(self) -> int:
+        """The bytes of all its forms."""
+        return len(self.data) + sum(map(len, self.other_forms.values()))
 
 
 @dataclass(frozen=True)
-class ArtifactReference:
-    """An artifact without its bytes.
+class FormReference:
+    """A form of an artifact without its bytes.
 
     Attributes:
         mime_type: Its type, such as ``image/png``.
         size: The number of its bytes.
         sha256: The digest of these in hexadecimal digits.
-        file: The file in which the code has saved it itself, by its path in the workspace, if it has.
     """
 
     mime_type: str
     size: int
     sha256: str
+
+
+@dataclass(frozen=True)
+class ArtifactReference(FormReference):
+    """An artifact without its bytes: its best form, and what else is known of it.
+
+    Attributes:
+        file: The file in which the code has saved it itself, by its path in the workspace, if it has.
+        other_forms: Its other forms.
+    """
+
     file: str | None = None
+    other_forms: Sequence[FormReference] = ()
 
     @classmethod
     def of(cls, artifact: Artifact) -> ArtifactReference:
         """The reference to an artifact."""
-        return cls(artifact.mime_type, len(artifact.data), sha256(artifact.data).hexdigest(), artifact.file)
+        best, *others = ((kind, len(data), sha256(data).hexdigest()) for kind, data in artifact.forms.items())
+        return cls(*best, artifact.file, [FormReference(*other) for other in others])
 
 
 @dataclass
@@ -341,9 +365,9 @@ def read_drawn(artifacts: Sequence[Artifact]) -> Drawn:
     pictures: list[Picture] = []
     problems: list[str] = []
     for artifact in artifacts:
-        if artifact.mime_type == "image/png":
+        if (data := artifact.forms.get("image/png")) is not None:
             try:
-                pictures.append(read_picture(artifact.data))
+                pictures.append(read_picture(data))
             except ValueError as error:
                 problems.append(f"A picture cannot be shown: {error}.")
     return Drawn(pictures, problems)

@@ -502,7 +502,8 @@ class Recorder:
             if not is_end and self._is_used_up():
                 return
             for artifact in artifacts:
-                self._keep(artifact.data)
+                for data in artifact.forms.values():
+                    self._keep(data)
             self._log.append(make())
 
         is_idle = self._last is None or self._last.done()

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from codeact_team.core.aio import FairLock, accompanied, to_the_end
-from codeact_team.core.execution import BoundName
+from codeact_team.core.execution import Artifact, BoundName
 from codeact_team.errors import SandboxLostError
 from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, NoPythonError, Process, Sandbox
 from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
@@ -25,8 +25,10 @@ from codeact_team.session.protocol import (
     FORKS_PREFIX,
     FROM_SUPERVISOR,
     MAX_FILE_NAME,
+    MAX_FORMS,
     MAX_LEFT_OPEN,
     MAX_LISTED_FILES,
+    MAX_MIME_TYPE,
     MIB,
     OF_PROCESSES,
     PROCESS_HEAD,
@@ -74,11 +76,31 @@ def read_report(payload: bytes) -> Report | None:
     return report
 
 
-class ArtifactHead(BaseModel):
+_MimeType = Annotated[str, Field(max_length=MAX_MIME_TYPE)]
+
+
+class _ArtifactHead(BaseModel):
     """The line before the bytes of an artifact; see ``Kind.ARTIFACT``."""
 
-    mime_type: str = Field(max_length=100)
+    mime_type: _MimeType
     file: str | None = Field(default=None, max_length=MAX_FILE_NAME)
+    others: list[tuple[_MimeType, Annotated[int, Field(ge=0)]]] = Field(default=[], max_length=MAX_FORMS - 1)
+
+
+def read_artifact(payload: bytes) -> Artifact:
+    """Read an ``ARTIFACT``. Raises a ``ProtocolError`` or a ``ValidationError``."""
+    line, _, content = payload.partition(b"\n")
+    head = _ArtifactHead.model_validate_json(line)
+    end = len(content) - sum(size for _, size in head.others)
+    if end < 0:
+        raise ProtocolError("an artifact is cut short")
+    data, others = content[:end], dict[str, bytes]()
+    for kind, size in head.others:
+        others[kind] = content[end : end + size]
+        end += size
+    # each type once
+    others.pop(head.mime_type, None)
+    return Artifact(head.mime_type, data, head.file, others)
 
 
 class FileListing(BaseModel):

@@ -17,13 +17,13 @@ from codeact_team.sandbox.base import KILL_TIMEOUT, Exit, Sandbox, time_to_end
 from codeact_team.sandbox.system.framing import ProtocolError, frame
 from codeact_team.session.connection import (
     GARBLED,
-    ArtifactHead,
     Failure,
     FileListing,
     Forked,
     Greeting,
     SessionChannel,
     SupervisorConnection,
+    read_artifact,
     read_report,
 )
 from codeact_team.session.processes import ProcessServer
@@ -420,9 +420,7 @@ class Session:
 
     def _handle(self, kind: int, payload: bytes) -> None:
         if kind == Kind.ARTIFACT:
-            line, _, data = payload.partition(b"\n")
-            head = ArtifactHead.model_validate_json(line)
-            add_artifact(self._artifacts, Artifact(head.mime_type, data, head.file))
+            add_artifact(self._artifacts, read_artifact(payload))
         elif kind in (Kind.CALL, Kind.CANCEL) and self._control is None:
             raise ProtocolError("no block runs that may call")
         elif kind == Kind.CALL:
@@ -491,6 +489,6 @@ async def _ignore(_: object) -> None:
 
 def add_artifact(artifacts: list[Artifact], artifact: Artifact) -> None:
     """Keep an artifact, unless there are too many already."""
-    size = sum(len(one.data) for one in artifacts) + len(artifact.data)
+    size = sum(one.size for one in artifacts) + artifact.size
     if len(artifacts) < MAX_ARTIFACTS and size <= MAX_ARTIFACT_BYTES:
         artifacts.append(artifact)

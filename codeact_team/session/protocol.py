@@ -27,10 +27,14 @@ MAX_FILE_BYTES = 64 * MIB
 MAX_LISTED_FILES = 10_000
 MAX_CODE_BYTES = 8 * MIB
 MAX_ARTIFACTS, MAX_ARTIFACT_BYTES = 32, 32 * MIB
-MAX_FILE_NAME = 1000
-MAX_LEFT_OPEN = 10
-"""Characters of the path of a file that an artifact names."""
 """The limits for the artifacts of one block, or of one tool call that runs several blocks: their number and total size."""
+MAX_FORMS, MAX_MIME_TYPE = 10, 100
+"""The forms of one artifact, and the characters of the type of each."""
+MAX_FILE_NAME = 1000
+"""Characters of the path of a file that an artifact names."""
+ARTIFACT_HEAD_BYTES = 32 * KIB
+"""The largest line before the bytes of an artifact."""
+MAX_LEFT_OPEN = 10
 MAX_CALL_BYTES, MAX_ANSWER_BYTES = 1 * MIB, 16 * MIB
 """The largest tool call, and the largest answer to one."""
 MAX_CALLS_AT_ONCE, MAX_CALL_BYTES_AT_ONCE = 64, 4 * MIB
@@ -217,8 +221,9 @@ class Kind(IntEnum):
     ``answer_problem`` (why the value has no JSON, or why the text is cut), ``denied`` (whether it ended with a call that was
     not approved)."""
     ARTIFACT = 66
-    """A picture or the like: ``mime_type``, and ``file``, the path of the file in which the code has saved it itself, if it
-    has, as a line of JSON, then its bytes. The supervisor passes it to the host, without the token."""
+    """A picture or the like: as a line of JSON ``mime_type``, ``file``, the path of the file in which the code has saved it itself,
+    if it has, and ``others``, a list of pairs of the type and the size of each of its other forms, if there are any; then its
+    bytes, and those of the other forms. The supervisor passes it to the host, without the token."""
     CALL = 67
     """Call a function of the host: first ``id`` (a number not in use), ``name`` (as declared), ``arguments`` (an object).
     Passed to the host, without the token, while the block runs; dropped otherwise. Answered by ``ANSWER``, in any order."""
@@ -422,7 +427,7 @@ FROM_HOST: Mapping[int, int] = {
 FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.READY: 64 * KIB,
     Kind.OUTPUT: _MAX_OUTPUT_BYTES,
-    Kind.ARTIFACT: 8 * MIB,
+    Kind.ARTIFACT: 8 * MIB + ARTIFACT_HEAD_BYTES,
     Kind.CALL: MAX_CALL_BYTES,
     Kind.CANCEL: 1 * KIB,
     Kind.RESULT: _MAX_OUTPUT_BYTES + _MAX_REPORT_BYTES + 128 * KIB,

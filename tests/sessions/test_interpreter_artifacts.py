@@ -25,6 +25,7 @@ def with_a_stand_in(workspace: Path) -> Path:
     (package := workspace / "matplotlib").mkdir()
     (package / "__init__.py").write_text("import os\ndef get_backend(): return os.environ['MPLBACKEND']\n")
     copyfile(Path(__file__).with_name("drawing_stand_in.py"), package / "pyplot.py")
+    copyfile(Path(__file__).with_name("figure_stand_in.py"), package / "figure.py")
     return workspace
 
 

@@ -16,8 +16,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
+from codeact_team.core.execution import Artifact
 from codeact_team.sandbox.system.framing import FrameReader, frame
 from codeact_team.session import shipping
+from codeact_team.session.connection import read_artifact
 from codeact_team.session.protocol import FROM_INTERPRETER, LAUNCHER, RUN_HEAD, TOKEN_BYTES, Kind
 
 _TIMEOUT = 30.0
@@ -33,9 +35,17 @@ class Ran:
 
     output: str
     report: dict[str, Any]
-    artifacts: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
-    saved_in: list[str | None] = field(default_factory=list[str | None])
-    """For each artifact the file in which the code has saved it itself."""
+    shown: list[Artifact] = field(default_factory=list[Artifact])
+
+    @property
+    def artifacts(self) -> list[tuple[str, bytes]]:
+        """The best form of each artifact, with its type."""
+        return [(one.mime_type, one.data) for one in self.shown]
+
+    @property
+    def saved_in(self) -> list[str | None]:
+        """For each artifact the file in which the code has saved it itself."""
+        return [one.file for one in self.shown]
 
     @property
     def exit_code(self) -> int:
@@ -188,8 +198,7 @@ class RunningInterpreter:
         Raises:
             Gone: If the interpreter has exited.
         """
-        artifacts: list[tuple[str, bytes]] = []
-        saved_in: list[str | None] = []
+        shown: list[Artifact] = []
         while True:
             kind, payload = self._next_frame()
             if kind == Kind.REPORT:
@@ -197,11 +206,9 @@ class RunningInterpreter:
                 said = json.loads(payload[1:] or b"{}")
                 least = {"exit_code": payload[0], "names": list[Any](), "omitted_names": 0, "denied": False}
                 report: dict[str, Any] = {**least, **said}
-                return Ran(self._written.decode(), report, artifacts, saved_in)
+                return Ran(self._written.decode(), report, shown)
             if kind == Kind.ARTIFACT:
-                head, _, body = payload.partition(b"\n")
-                artifacts.append((json.loads(head)["mime_type"], body))
-                saved_in.append(json.loads(head).get("file"))
+                shown.append(read_artifact(payload))
             else:
                 self._take_call(kind, payload)
 

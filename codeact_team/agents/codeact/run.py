@@ -155,8 +155,8 @@ class CodeActRun(CodeTurn):
         if isinstance(observed, SessionResult):
             kept: list[Artifact] = []
             for artifact in observed.artifacts:
-                if self.artifact_bytes + len(artifact.data) <= MAX_ARTIFACT_BYTES:
-                    self.artifact_bytes += len(artifact.data)
+                if self.artifact_bytes + artifact.size <= MAX_ARTIFACT_BYTES:
+                    self.artifact_bytes += artifact.size
                     kept.append(artifact)
             self.omitted_artifacts = len(observed.artifacts) - len(kept)
             self.shown += kept

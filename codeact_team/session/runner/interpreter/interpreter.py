@@ -19,7 +19,8 @@ from codeact_team.session.runner.interpreter.blocks import Blocks, Interrupts
 from codeact_team.session.runner.interpreter.channel import Channel, Streams, decode, encode, room
 from codeact_team.session.runner.interpreter.open_files import OpenFiles
 from codeact_team.session.runner.interpreter.outputs import Outputs
-from codeact_team.session.runner.interpreter.reports import Artifacts, FinalAnswer, Names, ShownFigures
+from codeact_team.session.runner.interpreter.reports import FinalAnswer, Names
+from codeact_team.session.runner.interpreter.showing import Showing
 from codeact_team.session.runner.interpreter.user_code import (
     LibraryFinder,
     Sources,
@@ -81,7 +82,7 @@ class _Interpreter:
         sys.displayhook = self._displayhook
         # code rewrites its modules faster than the times in compiled files tell
         sys.dont_write_bytecode = True
-        self._figures = ShownFigures()
+        self._showing = Showing(load, self._streams.write_error, self._interrupts.check)
         self._files = OpenFiles()
         self._home = ""
         """The directory of its session."""
@@ -180,7 +181,7 @@ class _Interpreter:
         self._answer.begin()
         self._outputs.begin(int(name[len("<block ") : -1]), code)
         self._parts, self._names, self._denied = (), None, False
-        self._figures.begin()
+        self._showing.begin()
         if self._tools is not None:
             self._tools.calls.begin(token)
         self._interrupts.arm()
@@ -189,7 +190,7 @@ class _Interpreter:
             if getpid() != self._pid:
                 # a child that the code has forked also reaches the end of the block
                 os._exit(exit_code)
-            if not interrupted and (self._shown is not None or "matplotlib.pyplot" in sys.modules):
+            if not interrupted:
                 _, interrupted = self._guarded(self._send_artifacts, token)
         except KeyboardInterrupt:
             # it came while a failure was being reported
@@ -241,8 +242,7 @@ class _Interpreter:
         _display(value)
 
     def _send_artifacts(self, token: bytes) -> None:
-        send = partial(self._channel.send, Kind.ARTIFACT, token)
-        Artifacts(send, self._streams.write_error, self._figures).collect(self._shown)
+        self._showing.send(self._shown, partial(self._channel.send, Kind.ARTIFACT, token))
 
     def _report(self, exit_code: int, interrupted: bool) -> bytes:
         names, omitted = self._names.describe() if self._names else ([], 0)

@@ -1,25 +1,19 @@
-"""Reports of a block for the agent: its final answer, the names it has bound, and its artifacts."""
+"""Reports of a block for the agent: its final answer, and the names it has bound."""
 
 from __future__ import annotations
 
 import builtins
 import json
-import os
 import sys
 from contextlib import suppress
-from functools import wraps
-from io import BytesIO
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
-from warnings import filterwarnings
 
-from codeact_team.session.protocol import MAX_ARTIFACTS, MAX_FILE_NAME, MIB, Kind
-from codeact_team.session.runner.interpreter.channel import room
-from codeact_team.session.runner.interpreter.user_code import interruptible, one_line
+from codeact_team.session.runner.interpreter.user_code import interruptible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 
@@ -309,192 +303,3 @@ def _signature(function: FunctionType) -> str | None:
     if code.co_flags & _CO_VARKEYWORDS:
         parameters.append(f"**{next(names)}")
     return f"{str.__str__(function.__name__)}({', '.join(parameters)})"
-
-
-_SHOWS_ITSELF = (("_repr_png_", "image/png"), ("_repr_html_", "text/html"))
-
-
-class ShownFigures:
-    """Draws the figures of matplotlib when the code shows them, since it may close or change them before the block ends.
-
-    Also draws those that the code saves, to know at the end of the block which are as they were saved; makes matplotlib draw
-    into memory, and not warn that ``show`` opens no window.
-    """
-
-    def __init__(self) -> None:
-        self.drawn: list[tuple[int, bytes]] = []
-        """The number and the picture of each figure, in order."""
-        self._saved: dict[str, bytes] = {}
-        """The picture of the figure that was last saved in a file, by the path of that."""
-        os.environ.setdefault("MPLBACKEND", "Agg")
-        filterwarnings("ignore", message="FigureCanvasAgg is non-interactive", category=UserWarning)
-        sys.meta_path.insert(0, _PyplotWatcher(self._watch))
-
-    def begin(self) -> None:
-        """Forget the figures of the last block."""
-        self.drawn.clear()
-        self._saved.clear()
-
-    def file_of(self, picture: bytes) -> str | None:
-        """The file, by its path below the current directory, in which the code has saved a figure with this picture."""
-        for path, saved in self._saved.items():
-            if saved == picture and (name := _name_of_file(path)) is not None:
-                return name
-        return None
-
-    def _watch(self, pyplot: Any) -> None:
-        show = getattr(pyplot, "show", None)
-        if show is None:
-            return
-        self._watch_saving(pyplot)
-
-        @wraps(show)
-        def show_and_draw(*arguments: Any, **settings: Any) -> Any:
-            shown = show(*arguments, **settings)
-            for number in pyplot.get_fignums():
-                self._draw(pyplot, number)
-            return shown
-
-        pyplot.show = interruptible(show_and_draw)
-
-    def _watch_saving(self, pyplot: Any) -> None:
-        figures = pyplot.Figure
-        savefig = figures.savefig
-
-        @wraps(savefig)
-        def save_and_draw(figure: Any, fname: Any, *arguments: Any, **settings: Any) -> Any:
-            saved = savefig(figure, fname, *arguments, **settings)
-            if isinstance(fname, str | os.PathLike) and pyplot.fignum_exists(getattr(figure, "number", None)):
-                self._note_saved(pyplot, figure.number, os.fspath(fname))
-            return saved
-
-        figures.savefig = interruptible(save_and_draw)
-
-    @interruptible
-    def _note_saved(self, pyplot: Any, number: int, path: Any) -> None:
-        # a figure without a picture counts as one that was not saved
-        with suppress(Exception):
-            path = os.path.abspath(path)
-            if not os.path.exists(path):
-                path = f"{path}.png"
-            self._saved.pop(path, None)
-            if len(self._saved) < MAX_ARTIFACTS:
-                self._saved[path] = _drawn(pyplot, number)
-
-    @interruptible
-    def _draw(self, pyplot: Any, number: int) -> None:
-        if len(self.drawn) >= MAX_ARTIFACTS:
-            # only counted from now on
-            self.drawn.append((number, b""))
-            return
-        # a failure is reported at the end of the block
-        with suppress(Exception):
-            data = _drawn(pyplot, number)
-            if dict(self.drawn).get(number) != data:
-                self.drawn.append((number, data))
-
-
-class _PyplotWatcher:
-    """Finds and loads ``matplotlib.pyplot`` as the others would, and calls ``watch`` with the module when it is loaded."""
-
-    def __init__(self, watch: Callable[[Any], None]) -> None:
-        self._watch = watch
-        self._loader: Any = None
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "matplotlib.pyplot":
-            return None
-        others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((spec for spec in others if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            self._loader, spec.loader = spec.loader, self  # pyright: ignore[reportAttributeAccessIssue]
-        return spec
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        # from now on the module looks as if this had never existed
-        module.__loader__ = module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._watch(module)
-
-
-class Artifacts:
-    """Sends the artifacts of one block, each in two pieces, and reports those that are left out."""
-
-    def __init__(
-        self, send: Callable[[bytes, bytes], None], warn: Callable[[str], None], shown: ShownFigures
-    ) -> None:
-        self._send = send
-        self._warn = warn
-        self._shown = shown
-        self._sent = 0
-        self._surplus = 0
-
-    def collect(self, value: object) -> None:
-        """Send and close the figures that were shown or are open; then send what ``value``, the block's last value, shows."""
-        for _, data in self._shown.drawn:
-            self._add("image/png", lambda data=data: data, is_figure=True)
-        for make in self._figures():
-            self._add("image/png", make, is_figure=True)
-        for method, mime_type in _SHOWS_ITSELF:
-            # not of the object itself, which may have attributes of any name
-            show = getattr(type(value), method, None)
-            if show is not None:
-                self._add(mime_type, lambda show=show: show(value))
-        if self._surplus:
-            self._warn(f"{self._surplus} more artifacts were left out: there are {self._sent} already\n")
-
-    def _figures(self) -> Iterator[Callable[[], bytes | None]]:
-        pyplot: Any = sys.modules.get("matplotlib.pyplot")
-        if not hasattr(pyplot, "get_fignums"):
-            # not imported, or only in part
-            return
-        sent = dict(self._shown.drawn)
-        for number in pyplot.get_fignums():
-            yield lambda number=number: _unless_sent(_drawn(pyplot, number), sent.get(number))
-            pyplot.close(number)
-
-    def _add(self, mime_type: str, make: Callable[[], Any], *, is_figure: bool = False) -> None:
-        if self._sent == MAX_ARTIFACTS:
-            self._surplus += 1
-            return
-        try:
-            data: Any = make()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            self._warn(f"an artifact ({mime_type}) was left out: {one_line(error)}\n")
-            return
-        if isinstance(data, str):
-            data = data.encode("utf-8", "replace")
-        if not isinstance(data, bytes):
-            # the value has nothing to show
-            return
-        about = {"mime_type": mime_type}
-        if is_figure and (file := self._shown.file_of(data)) is not None:
-            about["file"] = file
-        head = json.dumps(about).encode() + b"\n"
-        if len(head) + len(data) > room(Kind.ARTIFACT):
-            self._warn(f"an artifact ({mime_type}) was left out: it has {len(data) / MIB:.1f} MiB\n")
-            return
-        self._send(head, data)
-        self._sent += 1
-
-
-def _drawn(pyplot: Any, number: int) -> bytes:
-    buffer = BytesIO()
-    pyplot.figure(number).savefig(buffer, format="png", bbox_inches="tight")
-    return buffer.getvalue()
-
-
-def _name_of_file(path: str) -> str | None:
-    """The path of a file below the current directory; ``None`` if it is outside, hidden, or gone."""
-    name = os.path.relpath(path)
-    hidden = any(part.startswith(".") for part in name.split(os.sep))
-    return None if hidden or len(name) > MAX_FILE_NAME or not os.path.isfile(name) else name
-
-
-def _unless_sent(data: bytes, sent: bytes | None) -> bytes | None:
-    return None if data == sent else data

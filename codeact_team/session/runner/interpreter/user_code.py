@@ -224,7 +224,7 @@ class LibraryFinder:
 
     @interruptible
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in sys.stdlib_module_names or _user_imports():
+        if name not in sys.stdlib_module_names or user_imports():
             return None
         if (spec := PathFinder.find_spec(name, self._places)) is None:
             # for example a module for another operating system
@@ -233,7 +233,8 @@ class LibraryFinder:
 
 
 @interruptible
-def _user_imports() -> bool:
+def user_imports() -> bool:
+    """Whether the finder of modules that calls this is asked because of an import in the user's code."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_filename.startswith(_IMPORT_SYSTEM):
         frame = frame.f_back

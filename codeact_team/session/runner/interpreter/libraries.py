@@ -1,0 +1,67 @@
+"""Has the functions of libraries that show something show it as artifacts: of IPython, plotly and Pillow."""
+
+from __future__ import annotations
+
+import os
+
+from codeact_team.session.runner.interpreter.user_code import interruptible_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from codeact_team.session.runner.interpreter.artifacts import Artifacts
+
+interruptible_module(__name__)
+
+
+def watch(module: Any, artifacts: Artifacts) -> None:
+    """Have the functions of ``module``, which is just loaded, show what they show by ``artifacts``."""
+    _WATCHED[module.__name__](module, artifacts)
+
+
+def _watch_ipython(module: Any, artifacts: Artifacts) -> None:
+    # without a shell of IPython's it would only print; its other functions call this one
+    module.display = artifacts.display
+
+    def publish_display_data(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        artifacts.display(data, raw=True)
+
+    module.publish_display_data = publish_display_data
+
+
+def _watch_plotly(module: Any, artifacts: Artifacts) -> None:
+    class Renderer(module.ExternalRenderer):
+        """Shows figures as artifacts; used by ``Figure.show``."""
+
+        def render(self, fig_dict: Any) -> None:
+            from plotly.io import to_html, to_json  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+            html = to_html(fig_dict, full_html=False, include_plotlyjs="cdn", validate=False)
+            text = to_json(fig_dict, validate=False)
+            artifacts.show({"text/html": html, "application/vnd.plotly.v1+json": text}, raw=True)
+
+    module.renderers[_RENDERER] = Renderer()
+    if "PLOTLY_RENDERER" not in os.environ:
+        module.renderers.default = _RENDERER
+
+
+_RENDERER = "artifact"
+
+
+def _watch_pillow(module: Any, artifacts: Artifacts) -> None:
+    class Viewer(module.Viewer):
+        """Shows pictures as artifacts; used by ``Image.show``."""
+
+        def show(self, image: Any, **_: Any) -> bool:
+            artifacts.show(image)
+            return True
+
+    module.register(Viewer, 0)
+
+
+_WATCHED = {
+    "IPython.core.display_functions": _watch_ipython,
+    "plotly.io._renderers": _watch_plotly,
+    "PIL.ImageShow": _watch_pillow,
+}
