@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
         output="",
         outcome=Outcome.COMPLETED,
         names=[BoundName("x", "int")],
-        artifacts=[Artifact("image/png", b"abc")],
+        artifacts=[Artifact("image/png", b"abc", other_forms={"text/plain": b"<Abc>"})],
     )
 
     async def never(_: list[CodeBlock]) -> CodeResult:
@@ -84,6 +85,13 @@ def test_artifacts_are_told_by_their_digest_and_never_by_their_bytes() -> None:
             "size": 3,
             "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
             "file": None,
+            "other_forms": [
+                {
+                    "mime_type": "text/plain",
+                    "size": 5,
+                    "sha256": sha256(b"<Abc>").hexdigest(),
+                }
+            ],
         }
     ]
     assert dumped["names"] == [{"name": "x", "type": "int", "size": None, "preview": None}]

@@ -11,6 +11,7 @@ from autogen_core.code_executor import CodeResult
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from codeact_team.core.execution import (
+    Artifact,
     BoundName,
     CallOutcome,
     ExecutionResult,
@@ -223,6 +224,10 @@ MAX_OBSERVATION_CHARS = 16_000
 _NO_OUTPUT = "(no output)"
 """Nothing to mend in a session: code may just bind names for the next block."""
 _MAX_SUMMARY_CHARS = 2_000
+_MAX_FORM_CHARS = 1_000
+_WORDS = ("text/markdown", "text/latex", "application/json")
+"""The forms of artifacts that a model reads as they are."""
+_UNSEEN = "(only the user sees it; to see it yourself, draw it as PNG or print its data)"
 _MAX_NAME_CHARS = 100
 _MAX_FILES = 20
 
@@ -262,11 +267,33 @@ def summarize(result: ExecutionResult) -> str:
         more = [f"{result.omitted_names} more"] if result.omitted_names else []
         lines.append("Bound: " + "; ".join([*map(_bound, result.names), *more]))
     if result.artifacts:
-        made = [f"{_line(one.mime_type)}, {len(one.data) / 1000:.1f} kB" for one in result.artifacts]
-        lines.append("Made: " + "; ".join(made))
+        lines.append("Made: " + "; ".join(map(_made, result.artifacts)))
+        lines += filter(None, map(_words_of, result.artifacts))
     if result.files:
         lines.append(f"Files: {describe_files(result.files)}")
     return make_inert(encodable(shorten("\n".join(lines), _MAX_SUMMARY_CHARS)))
+
+
+def _made(artifact: Artifact) -> str:
+    made = f"{_line(artifact.mime_type)}, {len(artifact.data) / 1000:.1f} kB"
+    is_seen = "image/png" in artifact.forms or _is_printed(artifact) or _words_of(artifact)
+    return made if is_seen else f"{made} {_UNSEEN}"
+
+
+def _words_of(artifact: Artifact) -> str | None:
+    """The text of an artifact that has no picture, if printing it has not shown that."""
+    if "image/png" in artifact.forms or _is_printed(artifact):
+        return None
+    kind = next((kind for kind in _WORDS if kind in artifact.forms), None)
+    if kind is None:
+        return None
+    return f"{kind}: {shorten(artifact.forms[kind].decode(errors='replace'), _MAX_FORM_CHARS)}"
+
+
+def _is_printed(artifact: Artifact) -> bool:
+    """Whether what is printed of an artifact says what it is: more than its class and address."""
+    plain = artifact.other_forms.get("text/plain", b"")
+    return not (plain.startswith(b"<") or plain.endswith(b"...)"))
 
 
 def describe_files(files: Mapping[str, int]) -> str:

@@ -40,6 +40,7 @@ _GRACE = 10.0
 """Seconds for the files of a run that was interrupted."""
 _ENDINGS = {
     "application/json": ".json",
+    "application/pdf": ".pdf",
     "image/gif": ".gif",
     "image/jpeg": ".jpg",
     "image/png": ".png",

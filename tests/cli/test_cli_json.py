@@ -121,7 +121,9 @@ def test_a_call_of_a_tool_is_told_before_it_ends_and_what_came_of_the_block_in_f
     assert {"found", "Picture"} <= {name["name"] for name in result["names"]}
     digest = hashlib.sha256(PICTURE).hexdigest()
     picture = {"mime_type": "image/png", "size": len(PICTURE), "sha256": digest, "file": None}
-    assert result["artifacts"] == [picture]
+    [artifact] = result["artifacts"]
+    assert [form["mime_type"] for form in artifact.pop("other_forms")] == ["text/plain"]
+    assert artifact == picture
     assert "iVBORw0KGgo" not in stdout.decode()
     assert after[-1]["tools"] == [
         {"name": "fetch", "outcomes": {"ok": 1}, "seconds": after[-1]["tools"][0]["seconds"]}

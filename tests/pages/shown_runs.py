@@ -47,7 +47,8 @@ class Shown:
     """What code has shown, by its digest."""
 
     def __init__(self, *artifacts: Artifact) -> None:
-        self._data = {sha256(artifact.data).hexdigest(): artifact.data for artifact in artifacts}
+        forms = [data for artifact in artifacts for data in artifact.forms.values()]
+        self._data = {sha256(data).hexdigest(): data for data in forms}
         self.references = [ArtifactReference.of(artifact) for artifact in artifacts]
 
     def __call__(self, digest: str) -> bytes | None:

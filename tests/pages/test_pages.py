@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
+from html import unescape
 from itertools import chain
 
 import pytest
@@ -206,10 +207,56 @@ def test_code_that_takes_a_lexer_a_minute_has_no_colours(language: str):
     "html",
     [b"<div>" * 20_000 + b"<table><tr><td>1", b"<table><tr><td>" + bytes(300_000), b"<p>no table</p>"],
 )
-def test_html_that_is_no_table_of_a_usual_size_is_shown_as_text(html: bytes):
+def test_html_that_is_no_table_of_a_usual_size_is_shown_in_a_frame(html: bytes):
     shown = Shown(Artifact("text/html", html))
     told = page(session("table", "", *shown.references), shown)
-    assert "<figure>\n<pre class=output>" in told
+    assert (
+        '<figure>\n<iframe sandbox loading=lazy srcdoc="&lt;meta http-equiv=&#34;Content-Security-Policy'
+        in told
+    )
+    assert "What it loads" not in told
+
+
+def test_html_that_is_too_large_for_a_frame_is_shown_as_text():
+    shown = Shown(Artifact("text/html", b"<p>" + b"a" * (4 << 20)))
+    assert "<figure>\n<pre class=output>" in page(session("table", "", *shown.references), shown)
+
+
+def test_scripts_of_html_are_no_part_of_the_page():
+    html = b"<SCRIPT src='https://cdn.example/x.js'>let a = '<script>'</script><link rel=preconnect href=//x>"
+    shown = Shown(Artifact("text/html", html))
+    told = page(session("chart", "", *shown.references), shown)
+    [nonce] = re.findall("script-src 'nonce-([0-9a-f]{64})'", told)
+    frame = unescape(
+        told.partition('<iframe sandbox="allow-scripts" loading=lazy srcdoc="')[2].partition('"')[0]
+    )
+    # the one script of ours; those of the code are a string in it
+    assert frame.count("<script") == 1
+    assert frame.count(f"\\u003cscript nonce={nonce}") == 2
+    assert "<link" not in frame
+    assert "\\u003clink" not in frame
+    assert "What it loads from the network is missing here" in told
+    assert nonce not in page(session("chart", "", *shown.references), shown)
+
+
+@pytest.mark.parametrize(
+    ("forms", "found"),
+    [
+        ({"text/html": b"<p>", "image/png": PNG, "text/plain": b"<P>"}, '<img src="data:image/png'),
+        ({"image/svg+xml": b"<svg/>", "application/json": b"{}"}, '<img src="data:image/svg+xml'),
+        ({"text/latex": b"$x$", "text/markdown": b"*x*", "text/plain": b"x"}, "<pre class=output>\n*x*"),
+        ({"application/x-own": b"own", "application/json": b"[1]"}, "<pre class=output>\n[1]"),
+        ({"text/latex": b"$x<b>$", "text/plain": b"x"}, "<pre class=output>\n$x&lt;b&gt;$"),
+    ],
+)
+def test_of_the_forms_of_a_value_the_page_shows_the_one_that_it_shows_best(
+    forms: dict[str, bytes], found: str
+):
+    (kind, data), *others = forms.items()
+    shown = Shown(Artifact(kind, data, other_forms=dict(others)))
+    told = page(session("x", "", *shown.references), shown)
+    assert found in told.partition("<figure>")[2]
+    assert told.count("<figure>") == 1
 
 
 def test_what_was_not_kept_is_told():

@@ -42,11 +42,11 @@ SVG = """\
 <foreignObject width="9" height="9"><iframe xmlns="http://www.w3.org/1999/xhtml" src="URL/svg-iframe"/></foreignObject>
 <a href="javascript:alert(1)"><rect width="20" height="10" onclick="alert(1)"/></a></svg>"""
 TABLE = """\
-<style>td { background: url(URL/table) }</style><script>alert("table")</script>
+<style>td { background: url(URL/table) }</style>
 <table border="1" class="dataframe" style="position: fixed; background: url(URL/fixed)" onclick="alert(1)">
 <thead><tr><th colspan="2" onmouseover="alert(1)">region</th></tr></thead>
 <tr><td><a href="javascript:alert(1)" target=_blank>North &lt;b&gt;</a></td><td rowspan="99999">1 &#8238;200</td></tr>
-</table></div></section><meta http-equiv=refresh content="0;url=URL/table-refresh"><iframe srcdoc="<script>"></iframe>
+</table></div></section><meta http-equiv=refresh content="0;url=URL/table-refresh"><iframe src="URL/table-frame"></iframe>
 <form action="URL/form"><button>Go</button></form>"""
 
 
@@ -102,12 +102,15 @@ def test_nothing_in_a_page_runs_or_asks_for_anything_whoever_wrote_it(
         assert (opened.requests, elsewhere.requests) == ([f"{elsewhere.url}/img"], ["/img"])
         elsewhere.requests.clear()
     with open_page(browser, path) as opened:
+        opened.page.frame_locator("iframe").get_by_role("button").dispatch_event("click")
         for folded in opened.page.locator("summary").all():
             folded.click()
         opened.page.wait_for_load_state("networkidle")
-        assert (opened.dialogs, opened.said, opened.requests, elsewhere.requests) == ([], [], [], [])
+        assert (opened.dialogs, opened.requests, elsewhere.requests) == ([], [], [])
+        assert all("blocked" in line or "violates" in line for line in opened.said), opened.said
         assert opened.page.title() != "ran"
-        running = "script, a, iframe, object, embed, form, input, button, svg, base, meta[http-equiv=refresh], body *[style]"
+        assert opened.count("iframe") == opened.count("iframe[sandbox='allow-scripts']") == 1
+        running = "script, a, object, embed, form, input, button, svg, base, meta[http-equiv=refresh], body *[style]"
         assert opened.count(running) == 0
         assert opened.count("link:not([rel=icon])") == 0
         assert opened.page.evaluate(
@@ -121,6 +124,36 @@ def test_nothing_in_a_page_runs_or_asks_for_anything_whoever_wrote_it(
         # what changes the order of what is read, or steers a terminal
         assert not {"\N{RIGHT-TO-LEFT OVERRIDE}", "\x1b", "\x00"} & {*text}
         assert "admin\N{REPLACEMENT CHARACTER}gnp.exe \N{SYMBOL FOR ESCAPE}[2J\N{SYMBOL FOR NULL}" in text
+
+
+def test_what_needs_a_browser_is_shown_in_a_frame_that_reaches_nothing_else(
+    browser: Browser, elsewhere: Elsewhere, tmp_path: Path
+):
+    static = f"<style>p {{ color: rgb(1, 2, 3) }}</style><p style='margin: 7px'>static</p><img src={elsewhere.url}/img>"
+    chart = f"""<p id=p>chart</p><script src="{elsewhere.url}/library.js"></script><script>
+        document.getElementById("p").textContent = "drawn";
+        for (const reach of [() => parent.document.title = "ran", () => top.location = "{elsewhere.url}/top",
+            () => localStorage.x = 1, () => open("{elsewhere.url}/open"), () => fetch("{elsewhere.url}/fetch"),
+            () => document.body.append(Object.assign(new Image(), {{src: "{elsewhere.url}/image"}})),
+            () => document.head.append(Object.assign(document.createElement("script"),
+                {{src: "{elsewhere.url}/more.js", nonce: document.currentScript.nonce}}))]) {{ try {{ reach(); }} catch {{}} }}
+    </script>"""
+    shown = Shown(Artifact("text/html", static.encode()), Artifact("text/html", chart.encode()))
+    path = written(tmp_path, session("1", "", *shown.references), shown, title="a run")
+    with open_page(browser, path) as opened:
+        page = opened.page
+        quiet, running = page.frame_locator("iframe").nth(0), page.frame_locator("iframe").nth(1)
+        said = quiet.locator("p")
+        assert (
+            said.evaluate("p => getComputedStyle(p).color + getComputedStyle(p).margin") == "rgb(1, 2, 3)7px"
+        )
+        # nothing of the other is there before a reader wants it
+        assert running.locator("p").count() == 0
+        running.get_by_role("button").click()
+        running.get_by_text("drawn").wait_for(state="attached")
+        page.wait_for_load_state("networkidle")
+        assert (elsewhere.requests, page.title(), opened.dialogs) == ([], "a run", [])
+        assert page.url == path.as_uri()
 
 
 @pytest.mark.long

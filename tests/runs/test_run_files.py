@@ -26,9 +26,11 @@ from codeact_team.runs.run_files import RunFiles
 SHOWS = """```python
 class Chart:
     def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'
+class Table:
     def _repr_html_(self): return '<table>'
 open('report.txt', 'w').write('East')
-Chart()
+display(Chart())
+Table()
 ```"""
 
 
@@ -163,7 +165,7 @@ async def test_a_run_that_is_interrupted_has_what_was_there(tmp_path: Path) -> N
 
 
 async def test_each_message_of_a_chat_has_its_own_files(tmp_path: Path) -> None:
-    two = "```python\nopen('two', 'w'); open('report.txt', 'a').write('!'); Chart()\n```"
+    two = "```python\nopen('two', 'w'); open('report.txt', 'a').write('!'); display(Chart()); Table()\n```"
     source = saved(tmp_path, analyst("analyst", [SHOWS, "East.", two, "Done.", "Nothing."]))
     chat = runner(source, Recording())
     async with chat.open():

@@ -6,12 +6,14 @@ import os
 import warnings
 from typing import Any
 
-from matplotlib.figure import Figure
+import matplotlib.figure
 
-_figures: dict[int, Figure] = {}
+Figure: Any = matplotlib.figure.Figure
+
+_figures: dict[int, Any] = {}
 
 
-def figure(number: int | None = None, **settings: Any) -> Figure:
+def figure(number: int | None = None, **settings: Any) -> Any:
     """That of this number, or a new one; the current one from now on."""
     number = max(_figures, default=0) + 1 if number is None else number
     current = _figures.pop(number, None) or Figure(number, **settings)
@@ -20,7 +22,7 @@ def figure(number: int | None = None, **settings: Any) -> Figure:
     return current
 
 
-def gcf() -> Figure:
+def gcf() -> Any:
     return [*_figures.values()][-1] if _figures else figure()
 
 
@@ -48,7 +50,7 @@ def title(text: str) -> list[Any]:
     return gcf().add("title", text)
 
 
-def subplots(**_: Any) -> tuple[Figure, None]:
+def subplots(**_: Any) -> tuple[Any, None]:
     return figure(), None
 
 

@@ -283,3 +283,218 @@ def test_a_library_that_is_not_there_to_the_end_is_left_alone(
 def test_artifacts_come_with_the_shared_token_before_the_report(drawing: RunningInterpreter) -> None:
     ran = drawing.run("import matplotlib.pyplot as plt\n_ = plt.figure()\n" + SHOWN.format("return '<p>'"))
     assert [mime_type for mime_type, _ in ran.artifacts] == ["image/png", "text/html"]
+
+
+def test_a_figure_of_an_earlier_block_is_sent_when_it_is_the_last_value(drawing: RunningInterpreter) -> None:
+    drawing.run(f"{PLOT}fig, _ = plt.subplots()")
+    ran = drawing.run("_ = fig.suptitle('second')\nfig")
+    assert ran.output == "<Figure size 640x480 with 0 Axes>\n"
+    [(mime_type, data)] = ran.artifacts
+    assert (mime_type, data[:8]) == ("image/png", PNG)
+    assert ran.shown[0].other_forms == {"text/plain": b"<Figure size 640x480 with 0 Axes>"}
+
+
+@pytest.mark.parametrize("show", ["plt.show()", "fig.show()", "display(fig)"])
+def test_a_changed_figure_of_an_earlier_block_is_sent_when_it_is_shown(
+    show: str, drawing: RunningInterpreter
+) -> None:
+    first = drawing.run(f"{PLOT}fig, _ = plt.subplots()").artifacts
+    second = drawing.run(f"_ = fig.suptitle('second')\n{show}").artifacts
+    assert (len(first), len(second), first == second) == (1, 1, False)
+
+
+def test_show_sends_no_figure_of_an_earlier_block_that_has_not_changed(drawing: RunningInterpreter) -> None:
+    drawing.run(f"{PLOT}fig, _ = plt.subplots()")
+    assert drawing.run("plt.show()").artifacts == []
+
+
+def test_a_figure_that_pyplot_has_not_made_is_sent_when_it_is_shown(drawing: RunningInterpreter) -> None:
+    make = "from matplotlib.figure import Figure\nown = Figure()\n"
+    assert [len(drawing.run(make + show).artifacts) for show in ("own", "own.show()", "display(own)")] == [
+        1,
+        1,
+        1,
+    ]
+
+
+def test_an_earlier_figure_that_code_saves_again_is_sent_with_its_file(drawing: RunningInterpreter) -> None:
+    drawing.run(f"{PLOT}fig, _ = plt.subplots()")
+    assert drawing.run("fig.savefig('again.png')\nfig").saved_in == ["again.png"]
+
+
+RICH = """
+class Rich:
+    def __init__(self, **forms): self.forms = forms
+    def __repr__(self): return '<rich>'
+    def _repr_mimebundle_(self, include=None, exclude=None): return {k.replace('_', '/'): v for k, v in self.forms.items()}
+class One(Rich):
+    _repr_mimebundle_ = None
+"""
+
+
+def test_the_forms_of_a_value_are_one_artifact_the_best_first(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        f"{RICH}import base64\nRich(text_html='<p>', image_png=base64.b64encode(b'png').decode(), application_json={{'a': 1}})"
+    )
+    assert ran.output == "<rich>\n"
+    [artifact] = ran.shown
+    assert [*artifact.forms.items()] == [
+        ("image/png", b"png"),
+        ("text/html", b"<p>"),
+        ("application/json", b'{"a": 1}'),
+        ("text/plain", b"<rich>"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "returns", "kind", "data"),
+    [
+        ("_repr_svg_", "'<svg/>'", "image/svg+xml", b"<svg/>"),
+        ("_repr_jpeg_", "b'no picture'", "image/jpeg", b"no picture"),
+        ("_repr_markdown_", "'*a*'", "text/markdown", b"*a*"),
+        ("_repr_latex_", "'$a$', {'wide': True}", "text/latex", b"$a$"),
+        ("_repr_json_", "[1, None]", "application/json", b"[1, null]"),
+        ("_repr_pdf_", "b'%PDF'", "application/pdf", b"%PDF"),
+    ],
+)
+def test_a_value_shows_itself_by_methods_and_by_properties(
+    method: str, returns: str, kind: str, data: bytes, interpreter: RunningInterpreter
+) -> None:
+    by_method = interpreter.run(f"class Shown:\n    def {method}(self): return {returns}\nShown()")
+    by_property = interpreter.run(f"Shown.{method} = property(lambda self: lambda: ({returns}))\nShown()")
+    assert by_method.artifacts == by_property.artifacts == [(kind, data)]
+
+
+def test_a_property_that_has_nothing_to_show_now_is_no_complaint(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "class Shown:\n    @property\n    def _repr_html_(self): raise AttributeError('only with a setting')\nShown()"
+    )
+    assert (ran.artifacts, len(ran.output.splitlines())) == ([], 1)
+
+
+def test_a_form_that_fails_or_is_too_large_leaves_the_others(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "class Shown:\n"
+        "    def __repr__(self): return 'shown'\n"
+        "    def _repr_mimebundle_(self, **_): raise OSError('no dot')\n"
+        "    def _repr_svg_(self): return 'x' * 9_000_000\n"
+        "    def _repr_html_(self): return '<p>'\n"
+        "Shown()"
+    )
+    assert [*ran.shown[0].forms] == ["text/html", "text/plain"]
+    assert ran.output == (
+        "shown\n"
+        "an artifact (_repr_mimebundle_) was left out: OSError: no dot\n"
+        "an artifact (image/svg+xml) was left out: it has 8.6 MiB\n"
+    )
+
+
+def test_artifacts_of_one_block_are_bounded_together(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        SHOWN.format("return 'x' * (2**23 - 100)").replace("\nShown()", "\nfor _ in range(6): display(Shown())")
+    )
+    assert len(ran.artifacts) == 3
+    assert ran.output.endswith("3 more artifacts were left out: there are 3 already\n")
+
+
+def test_scripts_are_left_out_with_a_remark(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(f"{RICH}Rich(application_javascript='alert(1)')")
+    assert ran.artifacts == []
+    assert ran.output == "<rich>\nan artifact (application/javascript) was left out: no script runs here\n"
+
+
+def test_display_prints_the_text_of_values_in_its_place_and_sends_their_other_forms(
+    interpreter: RunningInterpreter,
+) -> None:
+    ran = interpreter.run(
+        f"{RICH}print('a')\ndisplay(Rich(text_html='1'), 'b')\nprint('c')\n"
+        "display({'text/plain': 'd', 'text/html': '2'}, raw=True)\nRich(text_html='3')"
+    )
+    assert ran.output == "a\n<rich>\n'b'\nc\nd\n<rich>\n"
+    assert [data for _, data in ran.artifacts] == [b"1", b"2", b"3"]
+
+
+def test_a_value_that_displays_itself_is_asked_to(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "class Own:\n"
+        "    def __repr__(self): return 'own'\n"
+        "    def _ipython_display_(self): display({'text/html': '<p>'}, raw=True)\n"
+        "    def _repr_png_(self): return b'png'\n"
+        "display(Own())\nOwn()"
+    )
+    assert (ran.output, ran.artifacts) == ("own\n", [("text/html", b"<p>")] * 2)
+
+
+def test_what_was_displayed_before_an_interrupt_is_not_of_the_next_block(
+    interpreter: RunningInterpreter,
+) -> None:
+    interpreter.start("display({'text/html': '1'}, raw=True)\nprint('shown', flush=True)\nwhile True: pass")
+    assert interpreter.interrupt_when("shown").exit_code == 130
+    assert interpreter.run("display({'text/html': '2'}, raw=True)").artifacts == [("text/html", b"2")]
+
+
+@pytest.fixture
+def without_ipython(tmp_path: Path) -> Generator[RunningInterpreter]:
+    """One of a Python that has no IPython, whatever this one has."""
+    with RunningInterpreter(tmp_path) as running:
+        hide = "import sys\nsys.path[:] = [place for place in sys.path if 'site-packages' not in place]"
+        assert running.run(hide).exit_code == 0
+        yield running
+
+
+def test_the_display_module_of_ipython_has_a_stand_in(without_ipython: RunningInterpreter) -> None:
+    ran = without_ipython.run(
+        "from IPython.display import HTML, SVG, JSON, Code, Image, Latex, Markdown, Pretty, clear_output, display\n"
+        "display(HTML('<p>'), Markdown('*m*'), Latex('$l$'), JSON({'a': 1}), SVG('<svg/>'), Image(b'\\x89PNG'))\n"
+        "clear_output(wait=True)\ndisplay(Pretty('pretty'), Code('x = 1', language='python'))"
+    )
+    assert ran.artifacts == [
+        ("text/html", b"<p>"),
+        ("text/markdown", b"*m*"),
+        ("text/latex", b"$l$"),
+        ("application/json", b'{"a": 1}'),
+        ("image/svg+xml", b"<svg/>"),
+        ("image/png", b"\x89PNG"),
+        ("text/markdown", b"```python\nx = 1\n```"),
+    ]
+    assert ran.output.startswith("<IPython.core.display.HTML object at 0x")
+    assert ran.output.endswith("pretty\nx = 1\n")
+
+
+def test_what_the_stand_in_cannot_show_is_remarked(without_ipython: RunningInterpreter) -> None:
+    ran = without_ipython.run(
+        "from IPython.display import Javascript, IFrame\ndisplay(Javascript('1'), IFrame('/', 1, 1))"
+    )
+    assert (ran.exit_code, ran.artifacts) == (0, [])
+    assert (
+        ran.output
+        == "Javascript was left out: no script runs here\nIFrame was left out: no page is loaded here\n"
+    )
+
+
+def test_a_library_that_asks_for_ipython_does_not_find_the_stand_in(
+    without_ipython: RunningInterpreter, tmp_path: Path
+) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "asking.py").write_text("try: import IPython\nexcept ImportError: IPython = None\n")
+    assert (
+        without_ipython.run(
+            f"sys.path.append({str(library)!r})\nimport asking; asking.IPython is None"
+        ).output
+        == "True\n"
+    )
+
+
+def test_image_show_sends_the_picture(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run("from PIL import Image\nImage.new('RGB', (7, 5)).show()")
+    assert (ran.output, [size_of(data) for _, data in ran.artifacts]) == ("", [(7, 5)])
+
+
+def test_a_picture_that_is_no_png_is_sent_as_png_too(interpreter: RunningInterpreter) -> None:
+    ran = interpreter.run(
+        "import io\nfrom PIL import Image\nImage.new('RGB', (7, 5)).save(out := io.BytesIO(), 'JPEG')\n"
+        "class Shown:\n    def _repr_jpeg_(self): return out.getvalue()\nShown()"
+    )
+    assert [*ran.shown[0].forms] == ["image/png", "image/jpeg", "text/plain"]
+    assert size_of(ran.artifacts[0][1]) == (7, 5)

@@ -1,9 +1,10 @@
-"""HTML that runs nothing, and a run's artifacts in it."""
+"""HTML that runs nothing outside the frames of artifacts, and a run's artifacts in it."""
 
 from __future__ import annotations
 
 import base64
 import csv
+import json
 import re
 import shlex
 from collections.abc import Callable, Container, Iterable
@@ -19,7 +20,7 @@ from pygments.lexers.data import JsonLexer
 from pygments.lexers.python import PythonLexer
 from pygments.lexers.shell import BashLexer
 
-from codeact_team.core.events import ArtifactReference
+from codeact_team.core.execution import ArtifactReference, FormReference
 from codeact_team.journal.result import RunFile
 from codeact_team.text.visibility import cut, is_lexed_quickly, visible
 
@@ -231,18 +232,82 @@ def _rows(data: bytes, separator: str) -> Markup | None:
 
 
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
+_BEST_FIRST = (*_PICTURES, "text/html", "text/markdown", "text/latex", "application/json")
+"""The forms that a page shows rather than others."""
+
+_LARGEST_FRAME = 4 << 20
+"""Bytes of HTML in a frame."""
+_LOADS = re.compile(r"<(?=/?(?:link|meta|base|iframe|frame|object|embed)\b)", re.IGNORECASE)
+"""The begin of tags that load another document, or that make a browser look up or connect to another host."""
+_SCRIPT = re.compile(r"<script\b", re.IGNORECASE)
+_POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; font-src data:\">"
+    '<meta http-equiv="x-dns-prefetch-control" content="off">'
+)
+"""Of a frame; without it a browser may look up the hosts of links. The policy of the page holds there, too, but lets a script with the nonce come from anywhere."""
+_RUN = "Run its scripts, which were written in the sandbox"
+_START = """
+document.querySelector("button").onclick = () => { document.open(); document.write(%s); document.close(); };
+"""
+"""A script can tell others what it knows by ways that no policy closes, such as names of hosts: it runs if a reader wants it."""
+_ELSEWHERE = re.compile(r"""(?:src|href|import|url)\s*[=(]?\s*["']?(?:https?:)?//""", re.IGNORECASE)
 
 
-def shown(artifact: ArtifactReference, data: bytes | None) -> Markup:
-    """An artifact: a picture, a table or text, by the type that the code has given; else that it is there."""
-    kind = artifact.mime_type.partition(";")[0].strip().lower()
-    if data is None:
-        return Markup("<p class=note>This was not kept.</p>")
+def shown(artifact: ArtifactReference, content: Bytes, nonce: str) -> Markup:
+    """An artifact in the form that a page shows best, by the types that the code has given; else that it is there.
+
+    Args:
+        artifact: The artifact.
+        content: Where its bytes are, by the digest.
+        nonce: What the policy of the page asks of scripts, for those in frames. No code may have known it.
+    """
+    forms: dict[str, FormReference] = {}
+    for form in (artifact, *artifact.other_forms):
+        forms.setdefault(form.mime_type.partition(";")[0].strip().lower(), form)
+    # the printed text of a value is there already
+    kinds = [kind for kind in _BEST_FIRST if kind in forms]
+    kinds += [kind for kind in forms if kind not in kinds and (kind != "text/plain" or len(forms) == 1)]
+    for kind in kinds:
+        if (data := content(forms[kind].sha256)) is not None:
+            return _shown_form(kind, forms[kind].mime_type, data, nonce)
+    return Markup("<p class=note>This was not kept.</p>")
+
+
+def _shown_form(kind: str, mime_type: str, data: bytes, nonce: str) -> Markup:
     if kind in _PICTURES:
         # a picture runs no scripts and loads nothing, SVG included
-        return _image(kind, data, artifact.mime_type)
-    if kind == "text/html" and (found := _table(data)) is not None:
-        return Markup("<div class=table>{}</div>").format(found)
+        return _image(kind, data, mime_type)
+    if kind == "text/html" and (found := _html(data, nonce)) is not None:
+        return found
     if kind.startswith("text/") or kind.endswith(("json", "xml")):
         return _folded(data.decode(errors="replace"))
     return Markup("<p class=note>A browser cannot show this.</p>")
+
+
+def _html(data: bytes, nonce: str) -> Markup | None:
+    """A table as one of the page, other HTML in a frame, which cannot reach the page; ``None`` if it is too large."""
+    text = data.decode(errors="replace")
+    has_scripts = _SCRIPT.search(text) is not None
+    if not has_scripts and (found := _table(data)) is not None:
+        return Markup("<div class=table>{}</div>").format(found)
+    if len(data) > _LARGEST_FRAME:
+        return None
+    document = _LOADS.sub("&lt;", text)
+    missing = _MISSING if _ELSEWHERE.search(text) else Markup("")
+    if not has_scripts:
+        return Markup('<iframe sandbox loading=lazy srcdoc="{}"></iframe>{}').format(
+            _POLICY + document, missing
+        )
+    # unquoted, as it may get into a string of a script
+    document = _POLICY + _SCRIPT.sub(f"<script nonce={nonce}", document)
+    literal = json.dumps(document).replace("<", "\\u003c")
+    starter = f"{_POLICY}<button>{_RUN}</button><script nonce={nonce}>{_START % literal}</script>"
+    return Markup('<iframe sandbox="allow-scripts" loading=lazy srcdoc="{}"></iframe>{}').format(
+        starter, missing
+    )
+
+
+_MISSING = Markup(
+    "<p class=note>What it loads from the network is missing here: a page loads nothing. Open the file itself to see it.</p>"
+)

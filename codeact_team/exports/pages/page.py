@@ -1,11 +1,10 @@
-"""A run as a page for a browser: one file that runs nothing and asks nobody for anything."""
+"""A run as a page for a browser: one file that asks nobody for anything, and runs nothing but artifacts in frames."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from hashlib import sha256
 from importlib import resources
+from secrets import token_hex
 from tempfile import TemporaryFile
 from typing import Any, TextIO
 
@@ -70,16 +69,18 @@ class _Story(PromotedListener):
         file: What to write to.
         items: The template with a macro for each kind of thing that is told.
         artifact: Where the bytes of artifacts are.
+        nonce: What the policy of the page asks of scripts.
 
     Attributes:
         result: Of the last run that has ended.
     """
 
-    def __init__(self, file: TextIO, items: Template, artifact: Bytes) -> None:
+    def __init__(self, file: TextIO, items: Template, artifact: Bytes, nonce: str) -> None:
         super().__init__()
         self._file = file
         self._items: Any = items.module
         self._artifact = artifact
+        self._nonce = nonce
         self._speaker: str | None = None
         """Whose section is open."""
         self._length = 0
@@ -149,10 +150,9 @@ class _Story(PromotedListener):
         self._executed.add(event.agent)
         self._tell(event.agent, event.type, event)
         for artifact in event.artifacts:
-            self.shown.add(artifact.sha256)
+            self.shown |= {form.sha256 for form in (artifact, *artifact.other_forms)}
             name = artifact.file or self._kept.get(artifact.sha256)
-            data = self._artifact(artifact.sha256)
-            self._tell(event.agent, "artifact", artifact, name, shown(artifact, data))
+            self._tell(event.agent, "artifact", artifact, name, shown(artifact, self._artifact, self._nonce))
 
     def _decided(self, event: Decision | Judged) -> None:
         if isinstance(event, Decision):
@@ -238,7 +238,7 @@ def write_page(
     state: str = "no end",
     facts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a page that runs no script and loads nothing, whatever is in the events.
+    """Write a page that loads nothing, and runs no script outside the frames of artifacts, whatever is in the events.
 
     Args:
         write: Is given the page, piece by piece, to be written in UTF-8.
@@ -255,13 +255,13 @@ def write_page(
     costs = Costs()
     with TemporaryFile("w+", encoding="utf-8") as body:
         # what comes last in a run is first on its page
-        story = _Story(body, templates.get_template("items.html"), artifact)
+        nonce = token_hex()
+        story = _Story(body, templates.get_template("items.html"), artifact, nonce)
         for event in events:
             costs(event)
             story(event)
         story.close()
         body.seek(0)
-        style = _style()
         page = templates.get_template("page.html").generate(
             title=title,
             state=state,
@@ -269,8 +269,8 @@ def write_page(
             result=story.result,
             files=files_shown(story.result.files if story.result else (), artifact, story.shown),
             costs=costs,
-            style=style,
-            style_hash=base64.b64encode(sha256(style.encode()).digest()).decode(),
+            style=_style(),
+            nonce=nonce,
             body=_pieces(body),
         )
         for piece in page:

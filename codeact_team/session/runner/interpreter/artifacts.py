@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 from codeact_team.session.protocol import ARTIFACT_HEAD_BYTES, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MIB, Kind
 from codeact_team.session.runner.interpreter.channel import room
@@ -57,7 +58,8 @@ class Artifacts:
             self._load(_LIBRARIES).watch(module, self)
             return
         if self._figures is None:
-            self._figures = self._load(_FIGURES).Figures(self)
+            figures: type[Figures] = self._load(_FIGURES).Figures
+            self._figures = figures(self)
         self._figures.watch(module)
 
     @interruptible
@@ -88,7 +90,7 @@ class Artifacts:
             forms_of_bundle(value, self.remark) if raw else forms_of(value, self.remark, only_text=is_figure)
         )
         if prints and PLAIN in forms:
-            print(forms[PLAIN].decode())
+            sys.stdout.write(forms[PLAIN].decode(errors="replace") + "\n")
         if is_figure and self._figures is not None:
             self._figures.draw(value)
         else:

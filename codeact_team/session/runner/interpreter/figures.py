@@ -13,9 +13,17 @@ from codeact_team.session.runner.interpreter.user_code import interruptible_modu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
-    from codeact_team.session.runner.interpreter.artifacts import Artifacts
+    class _Artifacts(Protocol):
+        """What :class:`Artifacts` has for figures."""
+
+        @property
+        def is_full(self) -> bool: ...
+        def add(self, forms: dict[str, bytes]) -> None: ...
+        def leave_out(self) -> None: ...
+        def remark(self, text: str) -> None: ...
+
 
 interruptible_module(__name__)
 
@@ -26,7 +34,7 @@ class Figures:
     Also draws those that the code saves, to know at the end of the block which are as they were saved.
     """
 
-    def __init__(self, artifacts: Artifacts) -> None:
+    def __init__(self, artifacts: _Artifacts) -> None:
         self._artifacts = artifacts
         self._class: type | None = None
         self._closed: list[ref[Any]] = []

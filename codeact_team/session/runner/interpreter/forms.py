@@ -44,7 +44,7 @@ _BYTES = ("image/", "audio/", "video/", "application/pdf")
 def own_method(value: Any, name: str) -> Any:
     """A method or property that the class of ``value`` defines; ``None`` if it has none, or not now."""
     # not the value itself, which may answer to any name; classes have the methods of their objects
-    if isinstance(value, type) or not hasattr(type(value), name):
+    if issubclass(type(value), type) or not hasattr(type(value), name):
         return None
     # a property may have nothing to return now
     return getattr(value, name, None)
@@ -62,10 +62,10 @@ def forms_of(value: Any, remark: Remark, *, only_text: bool = False) -> dict[str
     if not only_text:
         bundle = _made(
             lambda: _first(_result(own_method(value, "_repr_mimebundle_"), include=None, exclude=None)),
-            "bundle",
+            "_repr_mimebundle_",
             remark,
         )
-        if isinstance(bundle, dict):
+        if issubclass(type(bundle), dict):
             found.update(bundle)
         for kind, name in _METHODS.items():
             # most of the pictures that have both are drawn anew for each
@@ -115,7 +115,7 @@ def _result(found: Any, **arguments: Any) -> Any:
 
 def _first(shown: Any) -> Any:
     """A form without its metadata, such as the width of a picture."""
-    return shown[0] if isinstance(shown, tuple) and len(shown) == 2 else shown
+    return shown[0] if issubclass(type(shown), tuple) and len(shown) == 2 else shown
 
 
 def _as_bytes(kind: str, shown: Any) -> bytes | None:

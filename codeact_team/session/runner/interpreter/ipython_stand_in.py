@@ -9,7 +9,6 @@ import builtins
 import json
 import sys
 from importlib.machinery import ModuleSpec
-from os import fspath
 from pathlib import Path
 from types import ModuleType
 
@@ -60,10 +59,10 @@ class DisplayObject:
     def __init__(
         self, data: Any = None, url: str | None = None, filename: Any = None, metadata: Any = None, **_: Any
     ) -> None:
-        self.metadata = metadata or {}
+        self.metadata: dict[str, Any] = metadata or {}
         self.url = url
-        self.filename = None if filename is None else fspath(filename)
-        self.data = self._read() if data is None else data
+        self.filename: Any = filename
+        self.data: Any = self._read() if data is None else data
 
     def _read(self) -> Any:
         if self.filename is not None:

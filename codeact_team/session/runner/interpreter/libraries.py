@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from codeact_team.session.runner.interpreter.user_code import interruptible_module
 
@@ -35,11 +36,13 @@ def _watch_plotly(module: Any, artifacts: Artifacts) -> None:
         """Shows figures as artifacts; used by ``Figure.show``."""
 
         def render(self, fig_dict: Any) -> None:
-            from plotly.io import to_html, to_json  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
-
-            html = to_html(fig_dict, full_html=False, include_plotlyjs="cdn", validate=False)
-            text = to_json(fig_dict, validate=False)
-            artifacts.show({"text/html": html, "application/vnd.plotly.v1+json": text}, raw=True)
+            io: Any = sys.modules["plotly.io"]
+            forms = {
+                "text/html": io.to_html(fig_dict, full_html=False, include_plotlyjs="cdn", validate=False),
+                "application/vnd.plotly.v1+json": io.to_json(fig_dict, validate=False),
+                "text/plain": "<plotly.graph_objs.Figure>",
+            }
+            artifacts.show(forms, raw=True)
 
     module.renderers[_RENDERER] = Renderer()
     if "PLOTLY_RENDERER" not in os.environ:

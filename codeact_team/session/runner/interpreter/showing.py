@@ -80,7 +80,8 @@ class Showing:
     @interruptible
     def _loaded(self) -> Artifacts:
         if self._artifacts is None:
-            self._artifacts = self._load(_ARTIFACTS).Artifacts(self._load, self._warn)
+            artifacts: type[Artifacts] = self._load(_ARTIFACTS).Artifacts
+            self._artifacts = artifacts(self._load, self._warn)
             self._check()
         return self._artifacts
 
