@@ -80,6 +80,37 @@ def test_a_summary_is_a_bounded_line_for_names_and_one_for_artifacts():
     )
 
 
+@pytest.mark.parametrize(
+    ("forms", "told"),
+    [
+        # a model is shown this one as a picture, and has read the others' text
+        ({"image/png": b"p", "text/latex": b"$x$", "text/plain": b"<P>"}, "Made: image/png, 0.0 kB"),
+        ({"text/html": b"<p>", "text/plain": b"  a\n0 1"}, "Made: text/html, 0.0 kB"),
+        ({"text/markdown": b"*m*", "text/plain": b"<M>"}, "Made: text/markdown, 0.0 kB\ntext/markdown: *m*"),
+        (
+            {"image/svg+xml": b"s", "application/json": b"[1]", "text/plain": b"<S>"},
+            "Made: image/svg+xml, 0.0 kB\napplication/json: [1]",
+        ),
+        (
+            {"text/html": b"<p>", "text/plain": b"alt.Chart(...)"},
+            "Made: text/html, 0.0 kB (only the user sees it; to see it yourself, draw it as PNG or print its data)",
+        ),
+    ],
+)
+def test_a_model_reads_the_text_of_what_it_cannot_see_or_that_it_cannot(forms: dict[str, bytes], told: str):
+    (kind, data), *others = forms.items()
+    assert summarize(SessionResult(0, "", artifacts=[Artifact(kind, data, other_forms=dict(others))])) == told
+
+
+def test_the_text_of_an_artifact_is_bounded_and_opens_no_fence():
+    forms = {"text/plain": b"<M>"}
+    text = summarize(
+        SessionResult(0, "", artifacts=[Artifact("text/markdown", b"```python\n" * 9_000, None, forms)])
+    )
+    assert len(text) < 1_300
+    assert "```" not in text
+
+
 async def test_long_output_is_cut_and_can_be_read_back_by_code(tmp_path: Path):
     # 5 MB of output went to the model whole
     long = py("print('begin' + 'x' * 100_000 + 'end')")

@@ -44,6 +44,26 @@ async def test_names_artifacts_and_answers_come_with_the_result(session: Interpr
     assert (artifact.mime_type, artifact.data) == ("image/png", b"\x89PNG")
 
 
+async def test_a_value_comes_with_all_its_forms_and_in_the_order_in_which_it_is_shown(
+    session: InterpreterCodeExecutor,
+) -> None:
+    shown = """
+class Table:
+    def __repr__(self): return 'a table'
+    def _repr_html_(self): return '<table>'
+    def _repr_markdown_(self): return '|'
+from IPython.display import Markdown
+display(Table(), Markdown('*m*'))
+Table()
+"""
+    result = await said(session, shown)
+    table = {"text/html": b"<table>", "text/markdown": b"|", "text/plain": b"a table"}
+    first, second, third = (artifact.forms for artifact in result.artifacts)
+    assert (first, second["text/markdown"], third) == (table, b"*m*", table)
+    assert result.output.startswith("a table\n<IPython.core.display")
+    assert result.output.endswith("\na table\n")
+
+
 async def test_shell_blocks_share_directory_and_environment_with_each_other(
     session: InterpreterCodeExecutor,
 ) -> None:

@@ -391,7 +391,9 @@ def test_a_form_that_fails_or_is_too_large_leaves_the_others(interpreter: Runnin
 
 def test_artifacts_of_one_block_are_bounded_together(interpreter: RunningInterpreter) -> None:
     ran = interpreter.run(
-        SHOWN.format("return 'x' * (2**23 - 100)").replace("\nShown()", "\nfor _ in range(6): display(Shown())")
+        SHOWN.format("return 'x' * (2**23 - 100)").replace(
+            "\nShown()", "\nfor _ in range(6): display(Shown())"
+        )
     )
     assert len(ran.artifacts) == 3
     assert ran.output.endswith("3 more artifacts were left out: there are 3 already\n")

@@ -41,7 +41,7 @@ _BYTES = ("image/", "audio/", "video/", "application/pdf")
 """Types whose forms are bytes. As text they are encoded in base64."""
 
 
-def own_method(value: Any, name: str) -> Any:
+def own_method(value: object, name: str) -> Any:
     """A method or property that the class of ``value`` defines; ``None`` if it has none, or not now."""
     # not the value itself, which may answer to any name; classes have the methods of their objects
     if issubclass(type(value), type) or not hasattr(type(value), name):
