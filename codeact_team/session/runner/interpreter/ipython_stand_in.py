@@ -129,7 +129,7 @@ class JSON(DisplayObject):
         return {self._kind: self.data if isinstance(self.data, str) else json.dumps(self.data, default=str)}
 
 
-class Code(DisplayObject):
+class _Code(DisplayObject):
     """Source code."""
 
     def __init__(
@@ -222,7 +222,7 @@ _CLASSES = (
     SVG,
     Pretty,
     JSON,
-    Code,
+    _Code,
     Image,
     Javascript,
     Audio,
@@ -231,6 +231,7 @@ _CLASSES = (
 )
 for _class in _CLASSES:
     _class.__module__ = "IPython.core.display"
+    _class.__name__ = _class.__qualname__ = _class.__name__.lstrip("_")
 
 
 class _Loader:

@@ -28,7 +28,11 @@ def _watch_ipython(module: Any, artifacts: Artifacts) -> None:
     def publish_display_data(data: dict[str, Any], *_: Any, **__: Any) -> None:
         artifacts.display(data, raw=True)
 
-    module.publish_display_data = publish_display_data
+    def clear_output(wait: bool = False) -> None:
+        # what is written has been read already
+        del wait
+
+    module.publish_display_data, module.clear_output = publish_display_data, clear_output
 
 
 def _watch_plotly(module: Any, artifacts: Artifacts) -> None:
