@@ -286,7 +286,7 @@ def test_artifacts_come_with_the_shared_token_before_the_report(drawing: Running
 
 
 def test_a_figure_of_an_earlier_block_is_sent_when_it_is_the_last_value(drawing: RunningInterpreter) -> None:
-    drawing.run(f"{PLOT}fig, _ = plt.subplots()")
+    drawing.run(f"{PLOT}fig = plt.figure()")
     ran = drawing.run("_ = fig.suptitle('second')\nfig")
     assert ran.output == "<Figure size 640x480 with 0 Axes>\n"
     [(mime_type, data)] = ran.artifacts
