@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+USER_NAME = "sandbox"
+"""The name of the user of code, where that has one."""
 # free by systemd's list of user ids, https://systemd.io/UIDS-GIDS
 _OF_A_MACHINE = range(0x7000_0000, 0x8000_0000)
 # within the 65,536 that a user namespace usually has, above those that images usually give to users

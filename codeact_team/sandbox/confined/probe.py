@@ -10,9 +10,12 @@ import stat
 import sys
 from collections.abc import Callable
 
+_OUTSIDE, _OUTSIDE_6 = ("192.0.2.1", 9), ("2001:db8::1", 9)
+"""Addresses that are nobody's. To connect datagrams to them sends nothing: it finds out whether there is a way."""
 
-def main(outside: str, host: int) -> None:
-    """Try everything, on a directory made by ``sandbox._probe_targets`` and the process of the host."""
+
+def main(outside: str, port: int, host: int) -> None:
+    """Try everything, on what ``sandbox._probe_targets`` has made, and the process of the host."""
     secret = os.path.join(outside, "secret")
     attempts: dict[str, list[Callable[[], object]]] = {
         "reads": [
@@ -27,8 +30,11 @@ def main(outside: str, host: int) -> None:
             lambda: os.unlink(secret),
         ],
         "network": [
-            lambda: socket.socket(socket.AF_INET),
-            lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+            # also where the machine itself has no other network than this
+            lambda: socket.create_connection(("127.0.0.1", port)),
+            lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(_OUTSIDE),
+            lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).connect(_OUTSIDE_6),
+            lambda: socket.socket(getattr(socket, "AF_NETLINK", 0), socket.SOCK_RAW),
             lambda: socket.socket(socket.AF_UNIX).connect(os.path.join(outside, "socket")),
             lambda: socket.socket(socket.AF_UNIX).connect("\0" + outside),
         ],
@@ -58,4 +64,4 @@ def _refused(action: Callable[[], object]) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

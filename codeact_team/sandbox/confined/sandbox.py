@@ -38,6 +38,7 @@ from codeact_team.sandbox.confined.config import ConfinedSandboxConfig, closed_t
 from codeact_team.sandbox.confined.control import SEARCH_PATH, ConfinedProcess, SupervisingProcess
 from codeact_team.sandbox.confined.protocol import Confinement, Message, SpawnRequest
 from codeact_team.sandbox.temporary import TemporaryDirectory, places
+from codeact_team.sandbox.users import USER_NAME
 
 
 class Enforced(StrEnum):
@@ -48,7 +49,7 @@ class Enforced(StrEnum):
     WRITES = "writes"
     """Code can change only the workspace and a temporary directory."""
     NETWORK = "network"
-    """Code has no sockets but those between its own processes."""
+    """Code reaches nothing by sockets but its own processes."""
     OTHERS = "other processes"
     """Code can neither signal processes outside nor set their limits."""
     MODES = "set-id modes"
@@ -76,8 +77,8 @@ _PROBE = Path(__file__).with_name("probe.py").read_bytes()
 
 
 @contextmanager
-def _probe_targets(*granted: Path | str) -> Generator[Path]:
-    """A directory outside ``granted`` that contains what the probe tries to reach."""
+def _probe_targets(*granted: Path | str) -> Generator[tuple[Path, int]]:
+    """A directory outside ``granted`` that contains what the probe tries to reach, and a port of this machine."""
     inside = [resolved(path) for path in granted]
     for place in places():
         fits = len(os.fsencode(place)) <= _LONGEST_PLACE and os.access(place, os.W_OK)
@@ -93,13 +94,26 @@ def _probe_targets(*granted: Path | str) -> Generator[Path]:
         with (
             closing(socket.socket(socket.AF_UNIX)) as named,
             closing(socket.socket(socket.AF_UNIX)) as abstract,
+            _server() as port,
         ):
             named.bind(str(outside / "socket"))
             named.listen()
             if sys.platform == "linux":
                 abstract.bind(f"\0{outside}")
                 abstract.listen()
-            yield outside
+            yield outside, port
+
+
+@contextmanager
+def _server() -> Generator[int]:
+    """A port of this machine's loopback that takes connections; 0 if this process may have none."""
+    try:
+        server = socket.create_server(("127.0.0.1", 0))
+    except OSError:
+        yield 0
+        return
+    with server:
+        yield server.getsockname()[1]
 
 
 async def _read_probe(process: Process) -> frozenset[Enforced]:
@@ -414,8 +428,9 @@ class ConfinedSandbox(Sandbox):
     async def _find_enforced(self, reasons: Mapping[str, str | None]) -> frozenset[Enforced]:
         key = (*reasons.items(), *self._paths, sys.executable)
         if key not in _found:
-            with _probe_targets(self._workspace, *self._config.readable) as outside:
-                process = await self.spawn([sys.executable, "-I", "-S", "-", str(outside), str(os.getpid())])
+            with _probe_targets(self._workspace, *self._config.readable) as targets:
+                aims = map(str, (*targets, os.getpid()))
+                process = await self.spawn([sys.executable, "-I", "-S", "-", *aims])
                 try:
                     _found[key] = await _read_probe(process)
                 finally:
@@ -434,7 +449,8 @@ class ConfinedSandbox(Sandbox):
             # so that programs leave their files at home and not in the workspace
             "HOME": self._private.path,
             "TMPDIR": self._private.path,
-            "USER": "sandbox",
+            "USER": USER_NAME,
+            "LOGNAME": USER_NAME,
             "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
             # git stops if it cannot read its configuration in /etc

@@ -35,7 +35,7 @@ from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
 from codeact_team.sandbox.docker.system_calls import profile
 from codeact_team.sandbox.system.kernel import LOCKED_BYTES, MIB, OWN_DESCRIPTORS, PENDING_SIGNALS
-from codeact_team.sandbox.users import is_root, private_user
+from codeact_team.sandbox.users import USER_NAME, is_root, private_user
 
 WORKSPACE = "/workspace"
 PACKAGES = "/opt/codeact-team/packages"
@@ -263,7 +263,8 @@ def _create(
         "environment": {
             "HOME": "/tmp",
             # no image has a name for its number
-            "USER": "sandbox",
+            "USER": USER_NAME,
+            "LOGNAME": USER_NAME,
             "PYTHONUNBUFFERED": "1",
             "PIP_QUIET": "1",
             **config.environment,

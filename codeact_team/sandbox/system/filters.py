@@ -46,6 +46,7 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "futimesat": (261, None),
+    "getsockopt": (55, 209),
     "getxattr": (191, 8),
     "getxattrat": (464, 464),
     "init_module": (175, 105),
@@ -135,6 +136,7 @@ NUMBERS: dict[str, tuple[int, int | None]] = {
     "sethostname": (170, 161),
     "setns": (308, 268),
     "setpriority": (141, 140),
+    "setsockopt": (54, 208),
     "settimeofday": (164, 170),
     "setxattr": (188, 5),
     "setxattrat": (463, 463),
@@ -209,7 +211,8 @@ class Rule:
         masked: The position of an argument, a mask and a value. The rule is met only if the argument has it under the mask.
         either: Pairs of position and value. The rule is met only if one of these arguments has this value.
         unless_one_of: The position of an argument, and values. The rule is not met if it has one of them.
-        error: The error number that it fails with.
+        where: The position of an argument, and a value. The rule is met only if the argument has it, too.
+        error: The error number that it fails with; 0 if it does nothing, and seems to succeed.
         asked: Whether a listener decides instead.
     """
 
@@ -221,6 +224,7 @@ class Rule:
         masked: tuple[int, int, int] | None = None,
         either: Sequence[tuple[int, int]] = (),
         unless_one_of: tuple[int, Sequence[int]] | None = None,
+        where: tuple[int, int] | None = None,
         error: int = errno.EPERM,
         asked: bool = False,
     ) -> None:
@@ -230,6 +234,7 @@ class Rule:
         self.masked = masked
         self.either = either
         self.unless_one_of = unless_one_of
+        self.where = where
         self.error = error
         self.asked = asked
 
@@ -283,7 +288,10 @@ def _program(rules: Sequence[Rule], machine: str) -> list[bytes]:
     of_calls: dict[int, list[bytes]] = {}
     for rule in rules:
         if (number := number_of(rule.call)) is not None:
-            of_calls.setdefault(number, []).extend(_body(rule))
+            body = _body(rule)
+            if rule.where is not None:
+                body = [*_test(_EQUAL, *rule.where, len(body)), *body]
+            of_calls.setdefault(number, []).extend(body)
     for number, body in of_calls.items():
         # a conditional jump reaches 255 instructions
         code += [_step(_EQUAL, number, 1, 0), _step(_JUMP, len(body) + 1), *body, _step(_RETURN, _ALLOW)]

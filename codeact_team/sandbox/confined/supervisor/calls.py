@@ -22,6 +22,26 @@ _CLONE_NEW = 0x7E020000
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _F_SETLEASE, _F_NOTIFY = 8, 10, 15, 1024, 1026
 _NO_STREAM = 2
 """A bit that ``SOCK_STREAM`` and ``SOCK_SEQPACKET`` lack. Sockets of other types take an address with each message."""
+_NO_KIND_OF_IP = 12
+"""The bits of the types of sockets beyond streams, datagrams and ``SOCK_RAW``."""
+_AF_INET_BITS = 2
+"""A bit of ``AF_INET`` and ``AF_INET6`` that ``AF_UNIX`` has not."""
+_OPTIONS = {
+    # reuse, broadcast, keepalive, urgent data inline, priority, linger, credentials, least to receive, time-outs
+    socket.SOL_SOCKET: (2, 6, 9, 10, 12, 13, 15, 16, 18, 20, 21, 66, 67),
+    # type of service, time to live, destination and errors told, path MTU, port bound late
+    socket.IPPROTO_IP: (1, 2, 8, 10, 11, 24),
+    # no delay, cork, keepalive, time-outs, delayed accept, quick acknowledgements, least to be unsent
+    socket.IPPROTO_TCP: (1, 3, 4, 5, 6, 7, 8, 9, 12, 18, 25),
+    # hops, path MTU, errors told, IPv6 only, destination told, traffic class
+    socket.IPPROTO_IPV6: (16, 23, 25, 26, 49, 67),
+}
+"""The options of sockets that programs need, by level. Others have let attackers into the kernel: filters (``SO_ATTACH_FILTER``,
+``_BPF``), protocols on top (``TCP_ULP``, ``TCP_REPAIR``, ``TCP_CONGESTION``, which loads modules), pages lent to the network
+(``SO_ZEROCOPY``, ``TCP_ZEROCOPY_RECEIVE``), offload of UDP, headers and groups of IP, and the tables of netfilter."""
+_BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+"""The options for sizes of buffers. The kernel bounds them silently, and here they do nothing: memory in sockets need not be counted."""
+_TCP_ZEROCOPY_RECEIVE = 35
 _OF_TERMINALS = set(range(0x5401, 0x5433)) - {0x5412, 0x541C, 0x541D, 0x5423}
 """Without those that type into a terminal, take the console's output, or load a line discipline."""
 _OF_NEW_TERMINALS = {0x5441, 0x40045431, 0x80045430, 0x80045438, 0x80045439, 0x80045440}
@@ -71,11 +91,26 @@ memfd_create memfd_secret mq_getsetattr mq_notify mq_open mq_timedreceive mq_tim
 semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 """Calls whose memory outlives its process, or belongs to no directory with a size."""
+
+
+def _streams_only(call: str) -> tuple[Rule, ...]:
+    """Refuse all sockets but local streams."""
+    return Rule(call, {0: socket.AF_UNIX}), Rule(call, bits={1: _NO_STREAM})
+
+
 _FOR_BOTH = (
+    *_streams_only("socketpair"),
+    *(Rule("setsockopt", where=(1, socket.SOL_SOCKET), either=[(2, option)], error=0) for option in _BUFFERS),
+    Rule("setsockopt", unless_one_of=(1, [*_OPTIONS]), error=errno.ENOPROTOOPT),
     *(
-        rule
-        for call in ("socket", "socketpair")
-        for rule in (Rule(call, {0: socket.AF_UNIX}), Rule(call, bits={1: _NO_STREAM}))
+        Rule("setsockopt", where=(1, level), unless_one_of=(2, options), error=errno.ENOPROTOOPT)
+        for level, options in _OPTIONS.items()
+    ),
+    Rule(
+        "getsockopt",
+        where=(1, socket.IPPROTO_TCP),
+        either=[(2, _TCP_ZEROCOPY_RECEIVE)],
+        error=errno.ENOPROTOOPT,
     ),
     *map(Rule, f"{_OF_THE_MACHINE} {_OF_PROCESSES} {_OF_NAMESPACES} {_OF_MEMORY}".split()),
     # the second makes children of the parent, whose number nobody would count
@@ -96,6 +131,12 @@ _FOR_BOTH = (
 _SIGNALLING = "kill rt_sigqueueinfo rt_tgsigqueueinfo tgkill tkill"
 IN_NAMESPACES = (
     *_FOR_BOTH,
+    # local streams, and TCP and UDP of a network that is the sandbox's own loopback: no raw ones, no rarer protocols
+    Rule("socket", unless_one_of=(0, (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6))),
+    Rule("socket", where=(0, socket.AF_UNIX), bits={1: _NO_STREAM}),
+    Rule("socket", masked=(1, 0xF, socket.SOCK_RAW)),
+    Rule("socket", bits={0: _AF_INET_BITS, 1: _NO_KIND_OF_IP}),
+    Rule("socket", unless_one_of=(2, (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP))),
     # Landlock protects the supervising process, which is the first here, since Linux 6.12 only
     *(Rule(call, either=((0, 1),)) for call in f"{_SIGNALLING} pidfd_open".split()),
 )
@@ -121,6 +162,7 @@ def without_namespaces(landlock: int, scopes: int) -> list[Rule]:
     of_signals = () if scopes & SIGNALS else OF_SIGNALS
     return [
         *_FOR_BOTH,
+        *_streams_only("socket"),
         # Landlock does not know it yet
         *((Rule("truncate"),) if landlock < ABI_OF_TRUNCATING else ()),
         # programs know kernels without them

@@ -22,6 +22,8 @@ _NAME = "codeact-team-"
 _PERIOD = 100_000
 """Microseconds, the kernel's default."""
 _LEAST_QUOTA = 1000
+_PART_FOR_SOCKETS = 8
+"""The part of its memory that a sandbox may have in sockets, too, where those are counted apart."""
 OWN_TASKS = 1
 """The supervising process is in the group as well."""
 
@@ -61,10 +63,16 @@ def _number(path: str) -> int:
         return int(file.read())
 
 
-def _swap_files(settings: Confinement) -> Mapping[str, str]:
-    """The files that keep memory from being swapped out beyond the limit. Not every kernel has all of them."""
+def _memory_files(settings: Confinement) -> Mapping[str, str]:
+    """The files that keep memory from being beyond the limit, on a disk or in sockets. Not every kernel has all of them."""
     memory = str(settings.memory_mib * MIB)
-    return {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": memory, "memory.swappiness": "0"}
+    return {
+        "memory.swap.max": "0",
+        "memory.memsw.limit_in_bytes": memory,
+        "memory.swappiness": "0",
+        # of version 1, memory in sockets is counted only if it has a limit
+        "memory.kmem.tcp.limit_in_bytes": str(settings.memory_mib * MIB // _PART_FOR_SOCKETS),
+    }
 
 
 class _Hierarchy(NamedTuple):
@@ -129,7 +137,7 @@ class ControlGroup:
         for name, value in _limit_files(settings, controller, group.hierarchy).items():
             _write(f"{group.directory}/{name}", value)
         if controller == "memory":
-            for name, value in _swap_files(settings).items():
+            for name, value in _memory_files(settings).items():
                 with suppress(FileNotFoundError):
                     _write(f"{group.directory}/{name}", value)
         if controller == "cpu":

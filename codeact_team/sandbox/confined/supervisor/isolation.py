@@ -6,8 +6,10 @@ socket there can be reached, which Landlock does not refuse. Linux only.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import socket
 import stat
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -18,11 +20,17 @@ from codeact_team.sandbox.confined.protocol import Confinement
 from codeact_team.sandbox.confined.supervisor.users import User
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.kernel import CLONE_NEWUSER, PROCESS_TERMINALS, checked, libc, syscall
+from codeact_team.sandbox.users import USER_NAME
 
 _T = TypeVar("_T")
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x00020000, 0x08000000, 0x40000000
 _CLONE_NEWPID = 0x20000000
+
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_OF_CONNECTIONS = {"tcp_rmem": "4096 65536 262144", "tcp_wmem": "4096 16384 262144"}
+"""Settings of a sandbox's network: the bytes that a connection may hold there and back, at least, at first and at most. The
+machine's own let one process hold all that there may be for all connections of the machine."""
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x1, 0x2, 0x4, 0x8, 0x4000, 0x40000
 _MNT_DETACH = 2
@@ -42,7 +50,7 @@ TERMINALS, NEW_TERMINAL, OWN_TERMINAL = "/dev/pts", "/dev/ptmx", "/dev/tty"
 MOST_TERMINALS = 128
 """The most pseudo-terminals of a sandbox: their number is limited for the whole machine, and no limit counts their memory."""
 _LASTING_TEMPORARY = "/var/tmp"
-_OWN_FILES = ("/etc/passwd", "/etc/group")
+_PASSWD, _GROUP, _HOSTS = _OWN_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts")
 """Files that a sandbox has of its own unless it sees the machine's."""
 _ROOT_MIB = 1
 """The size of the root itself, which contains directories and links."""
@@ -86,6 +94,7 @@ def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) 
                 file.write(line)
     _continue_in_a_child(birth)
     checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET))
+    _set_up_network()
     return set_up_mounts()
 
 
@@ -102,18 +111,32 @@ def _continue_in_a_child(birth: int | None) -> None:
     os.close(me)
 
 
-def allow_only(readable: Sequence[str], writable: Sequence[str | int]) -> None:
+def _set_up_network() -> None:
+    """Bring up the loopback of this process's own network, and have nothing else in it. Raises an ``OSError``."""
+    for name, value in _OF_CONNECTIONS.items():
+        # below it, everybody sees their own network
+        with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+            file.write(value)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to_ask:
+        fcntl.ioctl(to_ask, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+
+
+def allow_only(
+    readable: Sequence[str], writable: Sequence[str | int], *, has_own_network: bool = False
+) -> None:
     """Restrict this process, and all that it starts, as :func:`make_domain` says. Raises as that does."""
-    ruleset = make_domain(readable, writable)
+    ruleset = make_domain(readable, writable, has_own_network=has_own_network)
     kernel.enter_domain(ruleset)
     os.close(ruleset)
 
 
-def make_domain(readable: Sequence[str], writable: Sequence[str | int], *, scoped: bool = True) -> int:
+def make_domain(
+    readable: Sequence[str], writable: Sequence[str | int], *, scoped: bool = True, has_own_network: bool = False
+) -> int:
     """The ruleset of a domain that is restricted to these paths, or what is open as these descriptors, as far as this kernel's Landlock can.
 
     Readable files may be executed, and writable ones may be read. Since Linux 6.12, it also protects all processes outside it
-    against signals, if it is ``scoped``.
+    against signals, if it is ``scoped``. Ports are refused, unless the sandbox has a network of its own.
 
     Raises:
         OSError: If the kernel has no Landlock.
@@ -122,7 +145,7 @@ def make_domain(readable: Sequence[str], writable: Sequence[str | int], *, scope
     all_of_files = kernel.rights_over_files(abi)
     ruleset = kernel.make_ruleset(
         all_of_files,
-        tcp=kernel.ALL_OF_TCP if abi >= kernel.ABI_OF_TCP else 0,
+        tcp=kernel.ALL_OF_TCP if abi >= kernel.ABI_OF_TCP and not has_own_network else 0,
         scopes=kernel.landlock_scopes() if scoped else 0,
     )
     for path in readable:
@@ -180,7 +203,7 @@ def enter_mount_view(
     for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, *terminals):
         os.makedirs(f"{place}{path}", exist_ok=True)
     uid, gid = (os.getuid(), os.getgid()) if user is None else (user.id, user.id)
-    _name_users(place, uid, gid, settings.workspace, (*shown, *paths.links))
+    _write_own_files(place, uid, gid, settings.private, (*shown, *paths.links))
     _set_attributes(_AT_FDCWD, os.fsencode(place), 0, _MOUNT_ATTR_RDONLY)
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
     _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC, user=user)
@@ -232,16 +255,20 @@ def own_temporary(settings: Confinement) -> Sequence[str]:
     return []
 
 
-def _name_users(place: str, uid: int, gid: int, home: str, taken: Sequence[str]) -> None:
-    """Write the files that name users, for programs that want to know who they are, unless the machine's are ``taken``."""
-    users = {0: "root", 65534: "nobody", **({} if uid in (0, 65534) else {uid: "user"})}
-    groups = {0: "root", 65534: "nogroup", **({} if gid in (0, 65534) else {gid: "user"})}
+def _write_own_files(place: str, uid: int, gid: int, home: str, taken: Sequence[str]) -> None:
+    """Write the files by which programs find out who and where they are, unless the machine's are ``taken``."""
+    users = {0: "root", 65534: "nobody", **({} if uid in (0, 65534) else {uid: USER_NAME})}
+    groups = {0: "root", 65534: "nogroup", **({} if gid in (0, 65534) else {gid: USER_NAME})}
     lines = [
         f"{name}:x:{number}:{gid if number == uid else number}::{home if number == uid else '/nonexistent'}:/bin/sh\n"
         for number, name in users.items()
     ]
-    contents = "".join(lines), "".join(f"{name}:x:{number}:\n" for number, name in groups.items())
-    for path, content in zip(_OWN_FILES, contents, strict=True):
+    contents = {
+        _PASSWD: "".join(lines),
+        _GROUP: "".join(f"{name}:x:{number}:\n" for number, name in groups.items()),
+        _HOSTS: f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n",
+    }
+    for path, content in contents.items():
         if not any(_is_below(path, above) for above in taken):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)
             with open(f"{place}{path}", "w") as file:

@@ -87,7 +87,7 @@ def in_namespaces(
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
             _limit_descriptors(request)
-            isolation.allow_only([*request.readable, *shown], writable)
+            isolation.allow_only([*request.readable, *shown], writable, has_own_network=True)
             os.chdir(settings.workspace)
 
         preparation = _Preparation(request.argv, *_given(request, counters), confine)
