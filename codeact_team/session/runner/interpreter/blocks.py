@@ -151,9 +151,14 @@ class Blocks:
             parts.append(compile(Interactive([last]), name, "single", flags, dont_inherit=True))
         return parts
 
-    def close_loop(self) -> str | None:
-        """Close the event loop, which a fork cannot share; a later block gets another. Returns why that is impossible, or ``None``."""
-        return self._loop.close()
+    def close_loop(self, is_used: Callable[[Any], bool]) -> str | None:
+        """Close the event loop unless it is used; a later block gets another. Returns why a fork is impossible, or ``None``."""
+        return self._loop.close(is_used)
+
+    @property
+    def open_loop(self) -> AbstractEventLoop | None:
+        """The event loop that a fork gets a copy of, if one is open."""
+        return self._loop.present
 
     @interruptible
     def run(self, parts: Sequence[CodeType]) -> None:
@@ -259,15 +264,20 @@ class _Loop:
         if present is None or present.is_closed():
             events.set_event_loop(self._open())
 
-    def close(self) -> str | None:
+    def close(self, is_used: Callable[[Any], bool]) -> str | None:
         if self._loop is None or self._loop.is_closed():
             return None
         from asyncio import all_tasks
 
         if tasks := all_tasks(self._loop):
             return f"{len(tasks)} task(s) of the event loop have not ended: await or cancel them"
-        self._loop.close()
+        if not is_used(self._loop):
+            self._loop.close()
         return None
+
+    @property
+    def present(self) -> AbstractEventLoop | None:
+        return None if self._loop is None or self._loop.is_closed() else self._loop
 
     def _open(self) -> AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():

@@ -13,7 +13,7 @@ import threading
 from _socket import AF_UNIX, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, SOCK_STREAM, socket
 from _thread import _count as count_threads  # pyright: ignore[reportPrivateUsage]  # includes those of threading
 from base64 import b64decode
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from warnings import catch_warnings, simplefilter
 
 from codeact_team.sandbox.system.framing import receive_with_descriptors
@@ -22,6 +22,7 @@ from codeact_team.sandbox.system.process_tree import shared_memory_of
 from codeact_team.session.protocol import BORN, DESCRIPTORS_OF_A_FORK, FORKS_PREFIX
 from codeact_team.session.runner.fork_directories import copy_content
 from codeact_team.session.runner.interpreter.open_files import is_written
+from codeact_team.session.runner.interpreter.open_sockets import descriptors_of, is_used, renewed, reset
 from codeact_team.session.runner.interpreter.user_code import one_line
 
 TYPE_CHECKING = False
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from codeact_team.session.runner.interpreter.blocks import Blocks
     from codeact_team.session.runner.interpreter.channel import Channel, Streams
 
 _MAX_NAMES = 5
@@ -42,14 +44,14 @@ class Forks:
         channel: Channel,
         streams: Streams,
         control: int,
-        close_loop: Callable[[], str | None],
+        blocks: Blocks,
         lost_threads: int,
     ) -> None:
         self._channel = channel
         self._streams = streams
         self._control = control
         self._socket = socket(AF_UNIX, SOCK_STREAM, 0, control)
-        self._close_loop = close_loop
+        self._blocks = blocks
         self._zygote: int | None = None
         """The sealed process: this one, or the one that it was forked from."""
         self._domain: int | None = None
@@ -67,7 +69,9 @@ class Forks:
         try:
             if request["has_domain"]:
                 (self._domain,) = self._receive_descriptors(1)
-            if (refused := self._obstacle(shared_memory_of("self"), own_threads)) is None:
+            # all forks would find the connections of the sealed process reset, and none could make them again
+            refused = self._obstacle(shared_memory_of("self"), own_threads)
+            if (refused := refused or _open_socket(self._own_descriptors)) is None:
                 self._blocked_signals = _seal(b64decode(request["filter"]), hide=self._domain is None)
                 self._zygote, self._keeps_random_numbers = os.getpid(), keeps_random_numbers
                 gc.collect()
@@ -138,7 +142,9 @@ class Forks:
     @property
     def _own_descriptors(self) -> tuple[int, ...]:
         domain = () if self._domain is None else (self._domain,)
-        return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain)
+        loop = self._blocks.open_loop
+        of_loop = () if loop is None else descriptors_of(loop)
+        return (*self._channel.descriptors, *self._streams.descriptors, self._control, *domain, *of_loop)
 
     def _obstacle(
         self, shared_memory: str | None, own_threads: int, births: Sequence[tuple[int, ...]] = ()
@@ -146,7 +152,7 @@ class Forks:
         """Return the reason for which a fork would be no true copy, for the author of the code; ``None`` if it would be."""
         try:
             return (
-                self._close_loop()
+                self._blocks.close_loop(is_used)
                 or _python_threads(own_threads + self._lost_threads)
                 or _native_threads(own_threads)
                 or _shared_descriptors((*self._own_descriptors, *sum(births, ())))
@@ -179,7 +185,9 @@ class Forks:
             self._streams.begin(output)
             if self._zygote is not None:
                 self._unseal(self._zygote)
-            _reopen_files(self._own_descriptors)
+            loop = self._blocks.open_loop
+            with nullcontext() if loop is None else renewed(loop):
+                _reopen((*self._own_descriptors, *birth))
             if (directory := request["directories"][number]) is not None:
                 copy_content(request["home"], directory, FORKS_PREFIX)
                 change_directory(request["home"], directory)
@@ -248,14 +256,16 @@ def _fork_orphans(count: int) -> int | None:
     os._exit(0)
 
 
-def _reopen_files(own: tuple[int, ...]) -> None:
-    """Give this fork its own position in each file and directory that it reads."""
+def _reopen(own: tuple[int, ...]) -> None:
+    """Give this fork its own position in each file and directory that it reads, and no part in connections."""
     for fd in _open_descriptors(own):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
             # the one that has listed them
             continue
+        if stat.S_ISSOCK(mode):
+            reset(fd)
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             continue
         position, is_inherited = os.lseek(fd, 0, os.SEEK_CUR), os.get_inheritable(fd)
@@ -329,10 +339,17 @@ def _shared_descriptors(own: Iterable[int]) -> str | None:
             continue
         if is_written(fd):
             return f"{_name(fd)} is open for writing: close it (a database counts as a file)"
-        if stat.S_ISSOCK(mode):
-            return f"a socket is open (file descriptor {fd}): close the connection"
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode)):
+        kinds = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISCHR, stat.S_ISSOCK)
+        if not any(is_kind(mode) for is_kind in kinds):
             return f"{_name(fd)} is open (file descriptor {fd}), which cannot be copied: close it"
+    return None
+
+
+def _open_socket(own: Iterable[int]) -> str | None:
+    for fd in _open_descriptors(own):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                return f"a socket is open (file descriptor {fd}): close the connection"
     return None
 
 

@@ -160,7 +160,7 @@ class _Interpreter:
         if self._forks is None:
             forks_class: type[Forks] = self._load(_FORKING).Forks
             self._forks = forks_class(
-                self._channel, self._streams, self._control, self._blocks.close_loop, self._lost_threads
+                self._channel, self._streams, self._control, self._blocks, self._lost_threads
             )
         calls = None if self._tools is None else self._tools.calls
         own_threads = 0 if calls is None else calls.threads
