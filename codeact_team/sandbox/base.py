@@ -54,7 +54,7 @@ _SYMPTOMS = {
     Cause.NETWORK: (
         r"Temporary failure (?:in name resolution|resolving)|UnknownHostException|Name or service not known"
         r"|Network is unreachable|No route to host|Could not resolve host|nodename nor servname provided"
-        r"|bad address '|\bEAI_AGAIN\b|\bE(?:NET|HOST)UNREACH\b|[Ss]ocket.{0,200}(?:Permission denied|Operation not permitted)"
+        r"|could not bind on any address|bad address '|\bEAI_AGAIN\b|\bE(?:NET|HOST)UNREACH\b|[Ss]ocket.{0,200}(?:Permission denied|Operation not permitted)"
     ),
     Cause.PROCESSES: (
         r"can't start new thread|[Cc]annot fork|can't fork|fork: (?:retry: )?Resource temporarily unavailable"
@@ -130,13 +130,12 @@ def _told(limits: Limits, output: str) -> tuple[Cause, bool] | None:
             ends = all(line[:1].isspace() or not line for line in lines[number + 1 :])
             is_certain = found["type"] in _OF_THE_KERNEL and ends
             break
-    if (
-        Cause.NETWORK in limits
-        and words.startswith("PermissionError")
-        and "'" not in words
-        and _AT_A_SOCKET.search(frames)
-    ):
-        return Cause.NETWORK, True
+    if Cause.NETWORK in limits:
+        if words.startswith("PermissionError") and "'" not in words and _AT_A_SOCKET.search(frames):
+            return Cause.NETWORK, True
+        # asyncio's servers go on without the sockets that they could not make
+        if words.startswith("IndexError") and ".sockets[" in frames:
+            return Cause.NETWORK, False
     cause = next(
         (each for each, known in _SYMPTOMS.items() if each in limits and re.search(known, words)), None
     )

@@ -202,14 +202,13 @@ async def test_others_are_told_that_their_variables_are_other_ones_now(
         (BARE_THREAD, "Python thread"),
         ("f = open('written', 'w')", "written is open for writing"),
         ("import sqlite3; c = sqlite3.connect('db'); c.execute('create table t(a)'); None", "db is open for writing"),
-        ("import socket; s = socket.socketpair()", "a socket is open"),
         ("import os; p = os.pipe()", "cannot be copied"),
         ("import subprocess; p = subprocess.Popen(['sleep', '60'])", "a process that the code has started"),
         ("import os, time\nif not os.fork():\n  os.setsid()\n  if not os.fork(): time.sleep(60)\n  os._exit(0)\nos.wait(); None", "a process"),
         ("import mmap; m = mmap.mmap(-1, 4096)", "memory is shared"),
         ("import asyncio; t = asyncio.create_task(asyncio.sleep(60)); await asyncio.sleep(0)", "task(s) of the event loop"),
     ],
-    ids=["thread", "bare thread", "file", "database", "socket", "pipe", "process", "daemon", "shared memory", "task"],
+    ids=["thread", "bare thread", "file", "database", "pipe", "process", "daemon", "shared memory", "task"],
 )  # fmt: skip
 async def test_what_a_copy_could_not_have_is_named(
     session: InterpreterCodeExecutor, code: str, obstacle: str
@@ -222,6 +221,67 @@ async def test_what_a_copy_could_not_have_is_named(
     await session.restart()
     [fork] = await session.fork()
     await fork.stop()
+
+
+CONNECTIONS = """
+import asyncio, socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname(), timeout=20); accepted, _ = server.accept()
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); datagrams.bind(("127.0.0.1", 0))
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport): self.transport = transport
+    def data_received(self, data): self.transport.write(data)
+served = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
+reader, writer = await asyncio.open_connection(*served.sockets[0].getsockname())
+"""
+IN_THE_COPY = """
+import time
+def attempt(action):
+    try: print(action())
+    except OSError as error: print(type(error).__name__)
+for action in (lambda: client.recv(1), lambda: client.recv(1), lambda: client.send(b"x"), lambda: accepted.recv(1), server.accept, lambda: datagrams.recv(1)):
+    attempt(action)
+for one in (client, accepted, server, datagrams): one.close()
+try: await reader.read()
+except OSError as error: print(type(error).__name__)
+# a server is not told without end that it takes nobody
+begun = time.process_time(); await asyncio.sleep(0.1); print(time.process_time() - begun < 0.05)
+server = socket.create_server(("127.0.0.1", 0)); socket.create_connection(server.getsockname()).close()
+"""
+IN_THE_ORIGINAL = """
+client.send(b"to it"); print(accepted.recv(9))
+writer.write(b"to the loop\\n"); print(await reader.readline())
+again, late = await asyncio.open_connection(*served.sockets[0].getsockname())
+late.write(b"new\\n"); print(await again.readline())
+for one in (writer, late): one.close(); await one.wait_closed()
+for one in (client, accepted, server, datagrams, served): one.close()
+"""
+
+
+async def test_connections_read_as_reset_in_a_copy_and_go_on_in_the_original(
+    session: InterpreterCodeExecutor,
+) -> None:
+    await output(session, CONNECTIONS)
+    [fork] = await session.fork()
+    reset = ["ConnectionResetError", "b''", "BrokenPipeError", "ConnectionResetError", "OSError"]
+    assert (await run(fork, IN_THE_COPY)).output.split("\n") == [
+        *reset,
+        "ConnectionResetError",
+        "ConnectionResetError",
+        "True",
+        "",
+    ]
+    assert await output(session, IN_THE_ORIGINAL) == "b'to it'\nb'to the loop\\n'\nb'new\\n'\n"
+    await fork.stop()
+
+
+async def test_a_rollback_gives_connections_back_as_closed(session: InterpreterCodeExecutor) -> None:
+    await output(session, "import socket; one, other = socket.socketpair(); one.setblocking(False)")
+    checkpoint = await session.checkpoint()
+    await session.rollback(checkpoint)
+    assert "ConnectionResetError" in (await run(session, "one.recv(1)")).output
+    assert await output(session, "one.getblocking(), one.recv(1)") == "(False, b'')\n"
+    await checkpoint.aclose()
 
 
 @pytest.mark.parametrize("count", [0, -1, 64, 200, 10**12, 1.5, "2", True])

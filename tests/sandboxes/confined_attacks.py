@@ -94,6 +94,30 @@ def _write_anywhere(places: list[str]) -> None:
     raise PermissionError("no directory of the machine can be written")
 
 
+def _set_option(level: int, option: int, value: bytes, family: int = socket.AF_INET) -> Callable[[], Any]:
+    return lambda: socket.socket(family).setsockopt(level, option, value)
+
+
+def _connect_datagrams(family: int, address: tuple[Any, ...]) -> None:
+    # sends nothing: it finds out whether there is a way
+    socket.socket(family, socket.SOCK_DGRAM).connect(address)
+
+
+def _receive_in_place() -> None:
+    # TCP_ZEROCOPY_RECEIVE
+    socket.socket().getsockopt(socket.IPPROTO_TCP, 35, 64)
+
+
+def _have_much_in_a_socket() -> None:
+    one, other = socket.socketpair()
+    for end in (one, other):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    one.setblocking(False)
+    if one.send(bytes(1 << 21)) < 1 << 20:
+        raise PermissionError("buffers have their usual size")
+
+
 def attacks(
     host: int, outside: str, port: int, terminal: str, places: list[str]
 ) -> dict[str, Callable[[], Any]]:
@@ -148,9 +172,37 @@ def attacks(
         "make a device": lambda: os.mknod("memory", 0o20600, os.makedev(1, 1)),
         "change the system": lambda: open("/proc/sys/kernel/hostname", "w"),
         "change the interpreter": lambda: open(os.path.join(os.path.dirname(os.__file__), "new.py"), "w"),
-        "open a TCP socket": lambda: socket.create_connection(("127.0.0.1", port), 2),
-        "open a UDP socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
-        "open an IPv6 socket": lambda: socket.socket(socket.AF_INET6),
+        "reach a port of the host": lambda: socket.create_connection(("127.0.0.1", port), 2),
+        "reach a port of the host by IPv6": lambda: socket.create_connection(("::1", port), 2),
+        "reach a port of the host by any address": lambda: socket.create_connection(("0.0.0.0", port), 2),
+        "find a way outside": lambda: _connect_datagrams(socket.AF_INET, ("192.0.2.1", 9)),
+        "find a way outside by IPv6": lambda: _connect_datagrams(socket.AF_INET6, ("2001:db8::1", 9)),
+        "find a way to the link": lambda: _connect_datagrams(socket.AF_INET6, ("fe80::1", 9, 0, 1)),
+        "find a way to a group": lambda: _connect_datagrams(socket.AF_INET, ("224.0.0.1", 9)),
+        "send to everybody": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(
+            b"", ("255.255.255.255", 9)
+        ),
+        "open an ICMP socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP),
+        "open a socket of many paths": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262),
+        "open a socket of SCTP": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132),
+        "open a socket of packets": lambda: socket.socket(socket.AF_INET6, socket.SOCK_SEQPACKET, 132),
+        "open a raw IPv6 socket": lambda: socket.socket(socket.AF_INET6, socket.SOCK_RAW, 58),
+        "have a filter at a socket": _set_option(1, 26, bytes(16), socket.AF_UNIX),
+        "have a program at a socket": _set_option(1, 50, bytes(4), socket.AF_UNIX),
+        "lend pages to a socket": _set_option(1, 60, struct.pack("i", 1)),
+        "bind to a device": _set_option(1, 25, b"lo\0"),
+        "have a protocol above TCP": _set_option(6, 31, b"tls\0"),
+        "choose how TCP is controlled": _set_option(6, 13, b"reno"),
+        "repair a connection": _set_option(6, 19, struct.pack("i", 1)),
+        "receive in place": _receive_in_place,
+        "join a group": _set_option(0, 35, struct.pack("4s4s", b"\xe0\0\0\1", bytes(4))),
+        "set options of IP": _set_option(0, 4, bytes(4)),
+        "set the tables of packets": _set_option(0, 64, bytes(128)),
+        "turn an IPv6 socket into another": _set_option(41, 1, struct.pack("i", 2), socket.AF_INET6),
+        "have much in a socket": _have_much_in_a_socket,
+        "set up the loopback": lambda: _call(
+            "ioctl", socket.socket().fileno(), 0x8914, struct.pack("16sH14x", b"lo", 0)
+        ),
         "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
         "open a packet socket": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
         "open a socket to the hypervisor": lambda: socket.socket(socket.AF_VSOCK),

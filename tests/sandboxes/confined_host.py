@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.errors import ConfinementError
-from codeact_team.sandbox.base import Cause
+from codeact_team.sandbox.base import Cause, diagnose
 from codeact_team.sandbox.confined import control
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, Enforced
@@ -84,7 +84,8 @@ def targets() -> Generator[tuple[str, int, str]]:
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         abstract.bind(f"\0{outside}")
         abstract.listen()
-        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        # of all addresses of this machine
+        tcp = stack.enter_context(socket.create_server(("", 0)))
         for side in (terminals := os.openpty()):
             stack.callback(os.close, side)
         yield outside, tcp.getsockname()[1], os.ttyname(terminals[1])
@@ -187,7 +188,7 @@ async def report(sandbox: ConfinedSandbox, said: list[str]) -> dict[str, Any]:
 
 
 async def run_code(sandbox: ConfinedSandbox, code: str) -> dict[str, Any]:
-    """Run Python code, whose first argument is the number of a process outside. What it says and how it ends; and whether that lives."""
+    """Run Python code, whose first argument is the number of a process outside. What it says, how and why it ends; and whether that lives."""
     outside = await asyncio.create_subprocess_exec("sleep", "600")
     process = await sandbox.spawn([sandbox.python, "-c", code, str(outside.pid)])
     await process.close_stdin()
@@ -197,10 +198,12 @@ async def run_code(sandbox: ConfinedSandbox, code: str) -> dict[str, Any]:
     ending = await process.wait()
     await process.aclose()
     lives = outside.returncode is None
+    said = output.decode(errors="replace")
     outside.kill()
     await outside.wait()
     return {
-        "output": output.decode(errors="replace"),
+        "output": said,
+        "diagnosis": diagnose(sandbox.limits, exit_code=ending.code, output=said),
         "code": ending.code,
         "lost": ending.lost,
         "lives": lives,

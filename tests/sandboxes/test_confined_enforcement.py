@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class TestConfinement:
     @pytest.mark.parametrize(
         ("code", "cause"),
         [
-            ("import socket; socket.create_connection(('localhost', 80))", Cause.NETWORK),
+            ("import socket; socket.create_connection(('192.0.2.1', 80))", Cause.NETWORK),
             ("import socket; socket.gethostbyname('example.com')", Cause.NETWORK),
             ("open('/usr/new', 'w')", Cause.READ_ONLY),
             ("import os; os.mkdir('/usr/new')", Cause.READ_ONLY),
@@ -143,3 +144,84 @@ def report_of_host(workspace: Path, *mode: str) -> dict[str, Any]:
         skip_if_not_confined()
     with host("report", workspace, *mode) as process:
         return json.loads(process.communicate(timeout=60)[0])
+
+
+OPTIONS = """
+import errno, socket, struct
+def names(level, options, family=socket.AF_INET):
+    said = []
+    for option in options:
+        try: socket.socket(family).setsockopt(level, option, struct.pack("i", 1))
+        except OSError as error: said.append(errno.errorcode[error.errno])
+        else: said.append("done")
+    return said
+tcp, ip, ipv6 = socket.IPPROTO_TCP, socket.IPPROTO_IP, socket.IPPROTO_IPV6
+print(*names(socket.SOL_SOCKET, (socket.SO_REUSEADDR, socket.SO_KEEPALIVE, socket.SO_REUSEPORT, socket.SO_RCVBUF)))
+print(*names(tcp, (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT)), *names(ip, (socket.IP_TTL,)), *names(ipv6, (socket.IPV6_V6ONLY,), socket.AF_INET6))
+print(*names(socket.SOL_SOCKET, (26, 50, 51, 52, 60, 61)))
+print(*names(tcp, (13, 19, 31, 38)), *names(ip, (3, 4, 35, 64)), *names(ipv6, (1, 6, 20, 64), socket.AF_INET6), *names(17, (103,)), *names(282, (1,)))
+print(socket.gethostbyname("localhost"), socket.gethostbyname(socket.gethostname()))
+"""
+
+
+async def test_only_options_of_sockets_that_programs_need_can_be_set(tmp_path: Path) -> None:
+    async with started(tmp_path) as sandbox:
+        if Cause.UNSEEN not in sandbox.limits:
+            pytest.skip("no namespaces")
+        output, _ = await python(sandbox, OPTIONS)
+        assert output.splitlines() == [
+            "done done done done",
+            "done done done done done",
+            " ".join(["ENOPROTOOPT"] * 6),
+            " ".join(["ENOPROTOOPT"] * 14),
+            "127.0.0.1 127.0.0.1",
+        ]
+
+
+SERVE = """
+import socket, sys
+server = socket.create_server(("", 0)); print(server.getsockname()[1], flush=True); sys.stdin.read()
+"""
+REACH = """
+import socket, sys
+try: print(socket.create_connection(("127.0.0.1", int(sys.argv[1]))))
+except ConnectionRefusedError: print("refused")
+"""
+
+
+async def test_a_server_is_not_reached_from_another_sandbox_nor_from_the_host(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    async with started(tmp_path / "one") as one, started(tmp_path / "other") as other:
+        if Cause.UNSEEN not in one.limits:
+            pytest.skip("no namespaces")
+        process = await one.spawn([one.python, "-c", SERVE])
+        port = int(await process.read())
+        assert (await python(other, REACH, str(port)))[0] == "refused\n"
+        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+            client.connect(("127.0.0.1", port))
+        await process.aclose()
+
+
+FILL = """
+import resource, socket
+sockets, sent = [], 0
+server = socket.create_server(("127.0.0.1", 0))
+try:
+    while True:
+        sockets += [socket.create_connection(server.getsockname()), server.accept()[0]]
+except OSError: pass
+for one in sockets:
+    one.setblocking(False)
+    try:
+        while True: sent += one.send(bytes(1 << 20))
+    except BlockingIOError: pass
+print(len(sockets) > 400, sent < 256 << 20)
+"""
+
+
+async def test_what_waits_in_connections_is_bounded(tmp_path: Path) -> None:
+    async with started(tmp_path) as sandbox:
+        if Cause.UNSEEN not in sandbox.limits:
+            pytest.skip("no namespaces")
+        assert (await python(sandbox, FILL))[0] == "True True\n"

@@ -373,6 +373,23 @@ def test_a_signal_interrupts_a_connection_that_waits(workspace: Path) -> None:
     assert run(workspace, code) == ["rung", "rung", "done None"]
 
 
+SERVER_WITHOUT_SOCKETS = """
+import asyncio
+async def serve():
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname())
+asyncio.run(serve())
+"""
+
+
+@pytest.mark.parametrize("code", ["socket.socket()", SERVER_WITHOUT_SOCKETS])
+def test_sockets_of_the_network_are_refused_in_words(workspace: Path, code: str) -> None:
+    # from a file, so that the traceback shows lines of it
+    (workspace / "program.py").write_text(f"import socket\n{code}")
+    report = run_beside(workspace, "os.execv(sys.executable, [sys.executable, 'program.py'])")
+    assert "network (network: none, as the code runs confined, and no loopback" in report["diagnosis"]
+
+
 def test_terminals_are_its_own_and_counted(workspace: Path) -> None:
     main, inner = os.openpty()
     code = f"""

@@ -173,6 +173,7 @@ _WITHOUT_MOUNTS = (
     ", temporary files: below $TMPDIR and not in /tmp"
     ", locks and shared memory of multiprocessing: shared_memory: true"
 )
+_WITHOUT_LOOPBACK = ", and no loopback without namespaces: use sockets with a path"
 
 _GROUP = " control group"
 
@@ -278,12 +279,12 @@ class ConfinedSandbox(Sandbox):
     def limits(self) -> Limits:
         config = self._config
         each = " for each process" if "memory" in self.ungrouped else ""
-        elsewhere = "" if self._has_namespaces else _WITHOUT_MOUNTS
+        elsewhere, loopback = ("", "") if self._has_namespaces else (_WITHOUT_MOUNTS, _WITHOUT_LOOPBACK)
         files = f"readable: {config.readable}, work_dir: {self._workspace}{elsewhere}"
         by_kernel = {
             Enforced.READS: (Cause.FILES, files),
             Enforced.WRITES: (Cause.READ_ONLY, f"work_dir: {self._workspace}"),
-            Enforced.NETWORK: (Cause.NETWORK, "network: none, as the code runs confined"),
+            Enforced.NETWORK: (Cause.NETWORK, f"network: none, as the code runs confined{loopback}"),
             Enforced.MEMORY: (Cause.MEMORY, f"memory_mib: {config.memory_mib}{each}"),
             Enforced.PROCESSES: (Cause.PROCESSES, f"pids: {config.pids}"),
         }
