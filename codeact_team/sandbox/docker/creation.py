@@ -265,6 +265,8 @@ def _create(
             # no image has a name for its number
             "USER": USER_NAME,
             "LOGNAME": USER_NAME,
+            # few images have others
+            "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
             "PIP_QUIET": "1",
             **config.environment,
