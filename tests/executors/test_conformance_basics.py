@@ -569,3 +569,17 @@ async def test_loaded_twice_from_one_config_they_run_side_by_side(kind: Kind) ->
     await two.stop()
     assert (await slow).output == "one\n"
     await one.stop()
+
+
+WHO = """
+import getpass, locale, os, pwd, subprocess
+print(getpass.getuser(), locale.getpreferredencoding(), subprocess.run("printf $LANG", shell=True, capture_output=True, text=True).stdout)
+print(pwd.getpwuid(os.getuid()).pw_name if os.getuid() else "sandbox", os.path.expanduser("~") == os.environ["HOME"])
+with open(os.path.expanduser("~/written"), "w") as file: file.write("é")
+print(subprocess.run(["cat", os.path.expanduser("~/written")], capture_output=True, text=True).stdout)
+"""
+
+
+async def test_the_user_has_a_name_a_home_and_a_locale(executor: SandboxedCodeExecutor) -> None:
+    result = await run(executor, WHO)
+    assert result.output == "sandbox UTF-8 C.UTF-8\nsandbox True\né\n"

@@ -18,9 +18,11 @@ from support.executing import KINDS, run
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import SettingError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.sandbox.docker import naming
 from codeact_team.sandbox.docker.address import engine_url
 from codeact_team.sandbox.docker.description import describe
 from codeact_team.sandbox.docker.engine import at_engine, connect
+from codeact_team.sandbox.temporary import places
 
 pytestmark = pytest.mark.docker
 
@@ -230,3 +232,35 @@ async def test_what_an_init_command_leaves_running_reaches_neither_supervisor_no
             assert (
                 await run(executor, f"import time; time.sleep(0.05); print({number})")
             ).output == f"{number}\n"
+
+
+WHO = "import getpass, os, pwd; print(getpass.getuser(), [one.pw_name for one in pwd.getpwall() if one.pw_uid == os.getuid()])"
+
+
+async def test_where_the_engine_does_not_see_the_file_the_user_has_its_name_in_variables_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Unseen(naming.NamedUser):
+        def __init__(self, user: str) -> None:
+            super().__init__(user)
+            # as on the machine of another engine
+            self.file = Path(f"/gone-{os.getpid()}/passwd")
+
+    monkeypatch.setattr(naming, "_unseen", set[str]())
+    monkeypatch.setattr(naming, "NamedUser", Unseen)
+    for _ in range(2):
+        async with DockerSessionCodeExecutor(workspace="container") as executor:
+            assert (await run(executor, WHO)).output == "sandbox []\n"
+
+
+async def test_the_file_that_names_the_user_ends_with_the_container() -> None:
+    def held() -> set[str]:
+        return {
+            str(path) for place in places() for path in place.glob(f"codeact-team-{os.getpid()}-*/passwd")
+        }
+
+    before = held()
+    async with DockerSessionCodeExecutor(workspace="container") as executor:
+        assert (await run(executor, WHO)).output == "sandbox ['sandbox']\n"
+        assert len(held() - before) == 1
+    assert held() == before

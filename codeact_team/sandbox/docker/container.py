@@ -19,6 +19,7 @@ from codeact_team.errors import EngineError
 from codeact_team.sandbox.base import KILLED, Exit
 from codeact_team.sandbox.docker.description import EngineDescription, is_ending
 from codeact_team.sandbox.docker.engine import Client, ask, open_stream, translated
+from codeact_team.sandbox.docker.naming import NamedUser
 from codeact_team.sandbox.docker.streams import Demultiplexer
 from codeact_team.sandbox.readiness import Hangup, readable
 
@@ -75,6 +76,8 @@ class Container:
 
     Args:
         limiting: What a shell says before it starts a program, to set limits that the engine does not; or empty.
+        keep: Whether it is kept when it has ended.
+        named: The file that names its user, if there is one. It is removed with the container.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Container:
         is_filtered: bool,
         limiting: str,
         keep: bool,
+        named: NamedUser | None = None,
     ) -> None:
         self.client = client
         self.engine = engine
@@ -97,6 +101,7 @@ class Container:
         self.stream = stream
         self._limiting = limiting
         self._keep = keep
+        self._named = named
         self.user = user
         self.is_filtered = is_filtered
         self.frames: Demultiplexer = Demultiplexer()
@@ -177,11 +182,21 @@ class Container:
     def remove(self) -> None:
         """End it, and remove it unless it has to be kept. Blocks. A failure is logged."""
         remove(self.client, self._url, self.id, keep=self._keep)
+        self._forget_user()
 
     def discard(self) -> None:
         """Remove it even if it had to be kept, because no caller knows of it. Blocks. A failure is logged."""
         self.detach()
         remove(self.client, self._url, self.id, keep=False)
+        self._forget_user()
+
+    def _forget_user(self) -> None:
+        named, self._named = self._named, None
+        if named is not None:
+            try:
+                named.remove()
+            except OSError as error:
+                logger.warning("a temporary file is left: %s", error)
 
     def _made_from(self) -> str | None:
         try:

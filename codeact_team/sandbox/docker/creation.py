@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import stat
 import tarfile
 import tempfile
@@ -22,6 +23,7 @@ from codeact_team.errors import EngineError
 from codeact_team.files.trees import opened_own, walk
 from codeact_team.sandbox.archives import END, file_member, head
 from codeact_team.sandbox.base import python_path, receiving, warn_once
+from codeact_team.sandbox.docker import naming
 from codeact_team.sandbox.docker.config import DockerSandboxConfig, is_host_path
 from codeact_team.sandbox.docker.container import Container, labels, remove
 from codeact_team.sandbox.docker.description import (
@@ -141,6 +143,46 @@ def launch(
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
         host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
+    named = naming.named_user(config, engine, url, user)
+    if named is not None:
+        host_config["mounts"].append(Mount(naming.PLACE, str(named.file), type="bind", read_only=True))
+    with ExitStack() as failed:
+        if named is not None:
+            failed.callback(named.remove)
+        try:
+            id, stream, filter_ = _started(client, url, config, settings, paths, host_config, user, engine)
+        except EngineError as error:
+            if named is None or not is_missing(named.file, error):
+                raise
+            naming.forget(url)
+            return launch(client, url, config, binding, packages, word, with_python=with_python)
+        failed.pop_all()
+    return Container(
+        client,
+        url,
+        id,
+        stream,
+        engine=engine,
+        user=user,
+        # gVisor takes a filter, and by default does not apply it
+        is_filtered=filter_ is not None and not engine.is_gvisor(config.runtime),
+        limiting=_limiting(engine, config, user),
+        keep=not config.auto_remove,
+        named=named,
+    )
+
+
+def _started(
+    client: Client,
+    url: str,
+    config: DockerSandboxConfig,
+    settings: list[str],
+    paths: Mapping[str, str],
+    host_config: dict[str, Any],
+    user: str,
+    engine: EngineDescription,
+) -> tuple[str, socket.socket, str | None]:
+    """Create a container, attach to it, and start it. Its id, the stream, and the filter of system calls. For the rest see :func:`_create`."""
     with noted_start(url) as label:
         with _filter_for(engine, url) as filter_:
             if filter_ is not None:
@@ -153,18 +195,7 @@ def launch(
             with translated(config.image):
                 client.start(id)
             failed.pop_all()
-    return Container(
-        client,
-        url,
-        id,
-        stream,
-        engine=engine,
-        user=user,
-        # gVisor takes a filter, and by default does not apply it
-        is_filtered=filter_ is not None and not engine.is_gvisor(config.runtime),
-        limiting=_limiting(engine, config, user),
-        keep=not config.auto_remove,
-    )
+    return id, stream, filter_
 
 
 def _check_what_podman_ignores(engine: EngineDescription, config: DockerSandboxConfig, url: str) -> None:
@@ -259,9 +290,8 @@ def _create(
         "stdin_open": True,
         # if attached, the engine closes stdin when the host process is gone, which ends the container
         "detach": not config.stop_container,
-        # /tmp is a directory that is writable for any image and user
         "environment": {
-            "HOME": "/tmp",
+            "HOME": naming.HOME,
             # no image has a name for its number
             "USER": USER_NAME,
             "LOGNAME": USER_NAME,
