@@ -131,7 +131,11 @@ def allow_only(
 
 
 def make_domain(
-    readable: Sequence[str], writable: Sequence[str | int], *, scoped: bool = True, has_own_network: bool = False
+    readable: Sequence[str],
+    writable: Sequence[str | int],
+    *,
+    scoped: bool = True,
+    has_own_network: bool = False,
 ) -> int:
     """The ruleset of a domain that is restricted to these paths, or what is open as these descriptors, as far as this kernel's Landlock can.
 
