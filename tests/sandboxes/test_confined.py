@@ -342,13 +342,13 @@ class TestControlGroup:
             pairs = []
             while True:
                 pairs.append(socket.socketpair())
-                pairs[-1][0].setblocking(False)
-                pairs[-1][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
-                try:
-                    while True: pairs[-1][0].send(bytes(1 << 16))
-                except BlockingIOError: pass
+                for end in pairs[-1]:
+                    end.setblocking(False)
+                    try:
+                        while True: end.send(bytes(1 << 16))
+                    except BlockingIOError: pass
         """
-        async with started(tmp_path, memory_mib=128) as sandbox:
+        async with started(tmp_path, memory_mib=64) as sandbox:
             for code in (of_processes, of_sockets):
                 before = memory_kills(supervisors()[-1])
                 await python(sandbox, "if True:" + code)
