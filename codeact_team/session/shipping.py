@@ -17,7 +17,8 @@ from codeact_team.session.protocol import LAUNCHER, ONLY_PROCESSES, PLAIN
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SYSTEM = "codeact_team.sandbox.system"
-_TREES = "codeact_team.files.trees"
+_SHARED = ("codeact_team.files.trees", "codeact_team.text.magics")
+"""Modules of the host that run inside, too."""
 _RUNNER = f"{_PACKAGE}.runner"
 _BOOTSTRAP = f"{_RUNNER}.bootstrap"
 _SUPERVISOR, _INTERPRETER = f"{_RUNNER}.supervisor.supervisor", f"{_RUNNER}.interpreter.interpreter"
@@ -62,13 +63,13 @@ def _modules_inside(*, plain: bool) -> bytes:
         f"{_PACKAGE}.protocol": root / "protocol.py",
         **_modules(root / "runner", _RUNNER),
         **_modules(resources.files(_SYSTEM), _SYSTEM),
-        _TREES: resources.files("codeact_team") / "files" / "trees.py",
+        **{name: _file(name) for name in _SHARED},
     }
     packages = {name.rpartition(".")[0] for name in files}
     # their content is for the host only
     empty: dict[str, _Source] = {
         name: (_origin(name), True, "")
-        for name in ("codeact_team", _PACKAGE, _SYSTEM.rpartition(".")[0], _TREES.rpartition(".")[0])
+        for name in ("codeact_team", _PACKAGE, *(name.rpartition(".")[0] for name in (_SYSTEM, *_SHARED)))
     }
 
     def shipped(*, as_code: bool) -> dict[str, _Source]:
@@ -97,6 +98,11 @@ def _modules(directory: Traversable, package: str) -> dict[str, Traversable]:
         elif entry.name.endswith(".py"):
             files[f"{package}.{entry.name.removesuffix('.py')}"] = entry
     return files
+
+
+def _file(name: str) -> Traversable:
+    *packages, module = name.split(".")
+    return resources.files(".".join(packages)) / f"{module}.py"
 
 
 def _origin(name: str) -> str:

@@ -139,7 +139,12 @@ class Blocks:
             # compiles a single expression in a third of the time; anything else is compiled below
             with suppress(SyntaxError):
                 return [compile(code, name, "eval", flags, dont_inherit=True)]
-        tree: Any = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
+        tree = compile(code, name, "exec", flags | PyCF_ONLY_AST, dont_inherit=True)
+        return self.parts_of(tree, code, name)
+
+    def parts_of(self, tree: Any, code: str, name: str) -> list[CodeType]:
+        """Do the same for a block that has been parsed already."""
+        flags = PyCF_ALLOW_TOP_LEVEL_AWAIT
         body = tree.body
         last = body.pop() if body and _is_shown(body[-1], code) else None
         parts: list[CodeType] = []

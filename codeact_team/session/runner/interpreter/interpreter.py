@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from codeact_team.session.runner.interpreter.forking import Forks
+    from codeact_team.session.runner.interpreter.magics import InteractiveShell
     from codeact_team.session.runner.interpreter.tools_module import Tools
 
 _FAILED = 1
 _INTERRUPTED = 130
 
 _PACKAGE = __name__.rpartition(".")[0]
-_TOOLS, _FORKING = f"{_PACKAGE}.tools_module", f"{_PACKAGE}.forking"
+_TOOLS, _FORKING, _MAGICS = (f"{_PACKAGE}.{name}" for name in ("tools_module", "forking", "magics"))
 """Loaded when they are needed."""
 
 _display = sys.displayhook
@@ -60,6 +61,7 @@ class _Interpreter:
         os.set_inheritable(control, False)
         self._load = load
         self._tools: Tools | None = None
+        self._shell: InteractiveShell | None = None
         self._forks: Forks | None = None
         self._seeded = False
         # one, if a thread has become this process
@@ -69,6 +71,8 @@ class _Interpreter:
         sys.modules["__main__"] = module
         self._namespace: dict[str, Any] = module.__dict__
         self._namespace["__builtins__"] = builtins
+        # not among the builtins, where libraries look for it to decide whether they are in a notebook
+        self._namespace["get_ipython"] = self.get_ipython
         self._streams = Streams()
         self._sources = Sources()
         self._interrupts = Interrupts()
@@ -228,12 +232,26 @@ class _Interpreter:
     @interruptible
     def _execute(self, code: str, name: str) -> None:
         self._sources.add(name, code)
-        self._parts = self._blocks.compile(code, name)
+        try:
+            self._parts = self._blocks.compile(code, name)
+        except SyntaxError:
+            parts = self._load(_MAGICS).compiled(self._blocks, self._sources, code, name)
+            if parts is None:
+                raise
+            self._namespace.setdefault("get_ipython", self.get_ipython)
+            self._parts = parts
         self._names = Names(self._namespace, self._parts)
         try:
             self._blocks.run(self._parts)
         finally:
             self._streams.flush()
+
+    @interruptible
+    def get_ipython(self) -> InteractiveShell:
+        """Return what runs magics, as IPython's function of this name does."""
+        if self._shell is None:
+            self._shell = self._load(_MAGICS).InteractiveShell(self._namespace)
+        return self._shell
 
     @interruptible
     def _displayhook(self, value: object) -> None:
