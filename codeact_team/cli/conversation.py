@@ -338,6 +338,8 @@ class Conversation(PromotedListener):
                 self._of_program.add(event.span)
                 for block in event.blocks:
                     self._of_sandbox(event.agent, block.code, block.language)
+            if any(block.runs_shell for block in event.blocks):
+                self._aside(event.agent, "runs a shell")
             return
         if (more := self._calls.pop(event.span, 0) - _MAX_CALLS) > 0:
             self._aside(event.agent, f"[... {more} more calls are not shown ...]")

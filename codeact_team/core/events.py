@@ -44,6 +44,7 @@ from codeact_team.core.execution import (
 )
 from codeact_team.core.process_events import ProcessBegan as ProcessBegan
 from codeact_team.core.process_events import ProcessEnded as ProcessEnded
+from codeact_team.text.magics import shell_in
 
 VERSION = 4
 """Of the events as JSON."""
@@ -196,6 +197,11 @@ class Code:
 
     language: str
     code: str
+
+    @property
+    def runs_shell(self) -> bool:
+        """Whether it is Python that runs a shell by magics, such as ``!ls``."""
+        return self.language.lower() == "python" and bool(shell_in(self.code).commands)
 
 
 @dataclass(kw_only=True)

@@ -83,7 +83,9 @@ _INDENTATION = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*([ \t]+)(?![ \t\n#]|\Z)")
 _CELL = re.compile(r"\s*%%(?P<name>[^\W\d]\w*)[ \t]*(?P<text>[^\n]*)(?:\n|\Z)")
 _TO_THE_END = r"[^\n\\]*(?:\\.[^\n\\]*)*\\?"
 _HELP = re.compile(r"(?P<indent>[ \t]*)(?P<name>%{0,2}[^\W\d][\w.]*)(?P<sign>\?{1,2})[ \t]*(?=\n|\Z)")
-_STATEMENT = re.compile(rf"(?P<indent>[ \t]*)(?P<sign>!!?|%%?(?=[^\W\d])|\?\??)(?P<text>{_TO_THE_END})", re.DOTALL)
+_STATEMENT = re.compile(
+    rf"(?P<indent>[ \t]*)(?P<sign>!!?|%%?(?=[^\W\d])|\?\??)(?P<text>{_TO_THE_END})", re.DOTALL
+)
 _VALUE = re.compile(rf"(?P<sign>!|%)(?P<text>{_TO_THE_END})", re.DOTALL)
 _NAME = re.compile(r"(%?\w+)\s*(.*)", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*")
@@ -228,9 +230,7 @@ def _end(quote: str) -> str:
 
 # formatted strings stand on the stack as these, and before them a sign for what is inside: "{" in a field, ":" behind its colon
 _FORMATTED = {
-    f"{kind}{quote}": re.compile(
-        rf"{names}\\[^{{}}]|\{{\{{|\}}\}}|(?P<sign>[{{}}]|{_end(quote)})"
-    )
+    f"{kind}{quote}": re.compile(rf"{names}\\[^{{}}]|\{{\{{|\}}\}}|(?P<sign>[{{}}]|{_end(quote)})")
     for kind, names in (("f", r"\\N\{[^}\n]*\}|"), ("r", ""))
     for quote in _STRINGS
 }
@@ -254,22 +254,22 @@ def _end_of_code(text: str, at: int) -> tuple[int, bool]:
                 at = token.start()
             _go_on_in_string(inside, sign)
         elif token["quote"]:
-            prefix, quote = (token["prefix"] or "").lower(), token["quote"]
+            prefix = (token["prefix"] or "").lower()
             if "f" in prefix or "t" in prefix:
-                inside.append(("r" if "r" in prefix else "f") + quote)
-            elif (string := _STRINGS[quote].match(text, at)) is not None:
+                inside.append(("r" if "r" in prefix else "f") + token["quote"])
+            elif (string := _STRINGS[token["quote"]].match(text, at)) is not None:
                 at = string.end()
-        elif inside:
-            _go_on_in_brackets(inside, sign)
-        elif token["value"] or sign == "\n":
+        elif not inside and (token["value"] or sign == "\n"):
             return at, sign is None
-        elif sign in ("(", "[", "{"):
-            inside.append(sign)
+        else:
+            _go_on_in_brackets(inside, sign)
 
 
 def _go_on_in_brackets(inside: list[str], sign: str | None) -> None:
     if sign in ("(", "[", "{"):
         inside.append(sign)
+    elif not inside:
+        return
     elif sign in (")", "]", "}"):
         inside.pop()
     elif sign == ":" and len(field := inside[-1]) > 1:

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from codeact_team.text.magics import Shell, shell_in
 from codeact_team.text.visibility import (
     EDGE,
     all_visible,
@@ -116,7 +117,10 @@ class Question:
     def deed(self) -> str:
         """The agent's wish, in a few words."""
         name = one_line(self.name, MAX_NAME_CHARS)
-        return f"run {name} code" if self.kind == "code" else f"call {name}"
+        if self.kind == "tool":
+            return f"call {name}"
+        is_mixed = _is_python(self.name) and shell_in(self.code).commands
+        return f"run {name} code that runs a shell" if is_mixed else f"run {name} code"
 
     @property
     def grant(self) -> str:
@@ -312,6 +316,11 @@ class ApprovalRule(BaseModel):
     code: Glob | None = None
     """For blocks of code that fit this glob as a whole, such as `*import socket*`. The same can be written in many
     ways, so this does not keep code from anything: the sandbox does."""
+    shell: Glob | None = None
+    """For Python that runs a shell by magics of IPython: the glob is matched with the command of each `!` line and with the
+    body of each `%%bash`, as they are written, and with shell blocks as a whole. A rule that denies or asks applies if one of
+    them fits. A rule that allows applies if all fit, and the block does nothing else. Python can start programs in other
+    ways, which it does not see."""
     arguments: dict[str, Glob] = Field(default_factory=dict)
     """Globs for arguments of the tool, by name; all have to fit. They see the value that the tool will get: text as it
     is, other values as compact JSON with sorted keys, whole numbers as `100` and `100.0`. In paths and URLs they see
@@ -328,14 +337,14 @@ class ApprovalRule(BaseModel):
 
     @model_validator(mode="after")
     def _is_for_one_kind(self) -> Self:
-        if (self.tool is None) == (self.code is None):
-            raise ValueError("a rule has either 'tool' or 'code'")
+        if [self.tool, self.code, self.shell].count(None) != 2:
+            raise ValueError("a rule has one of 'tool', 'code' and 'shell'")
         return self
 
     @field_validator("arguments")
     @classmethod
     def _is_for_a_tool(cls, arguments: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        if arguments and info.data.get("code") is not None:
+        if arguments and info.data.get("tool") is None:
             raise ValueError("goes with 'tool' only, as code has no arguments")
         return arguments
 
@@ -350,6 +359,8 @@ class ApprovalRule(BaseModel):
         """Whether the rule applies to this; ``None`` if something is too long to be matched."""
         if self.code is not None:
             return question.kind == "code" and _matches(self.code, question.code)
+        if self.shell is not None:
+            return question.kind == "code" and self._fits_shell(self.shell, question)
         if question.kind != "tool" or not self.arguments.keys() <= question.arguments.keys():
             return False
         if not _matches(self.tool or "", question.name):
@@ -361,6 +372,18 @@ class ApprovalRule(BaseModel):
                 return False
             can_tell = can_tell and matched is not None
         return True if can_tell else None
+
+    def _fits_shell(self, glob: str, question: Question) -> bool | None:
+        if question.name.lower() in _SHELLS:
+            shell = Shell((question.code.strip(),), is_all=True)
+        else:
+            shell = shell_in(question.code) if _is_python(question.name) else Shell()
+        fits = [_matches(glob, command) for command in shell.commands]
+        if self.decision != "allow":
+            return True if True in fits else None if None in fits else False
+        if not (fits and shell.is_all) or False in fits:
+            return False
+        return None if None in fits else True
 
 
 class Ruling(NamedTuple):

@@ -181,7 +181,7 @@ def test_a_function_outside_the_allow_list_is_refused_by_its_place(tmp_path: Pat
         ("tool_limits: {max_calls: 0}", "config.tool_limits.max_calls: has to be greater than or equal to 1"),
         ("tool_limits: {max_paralel: 2}", "unknown key; did you mean 'max_parallel'"),
         ('approval: [{tool: "*", decision: asc}]', "config.approval.0.decision: .* did you mean 'ask'"),
-        ('approval: [{tool: "*", code: "*", decision: ask}]', "config.approval.0: a rule has either"),
+        ('approval: [{tool: "*", code: "*", decision: ask}]', "config.approval.0: a rule has one of"),
     ],
 )
 def test_a_wrong_field_is_told_by_its_place(tmp_path: Path, field: str, said: str):

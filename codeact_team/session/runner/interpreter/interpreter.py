@@ -250,7 +250,8 @@ class _Interpreter:
     def get_ipython(self) -> InteractiveShell:
         """Return what runs magics, as IPython's function of this name does."""
         if self._shell is None:
-            self._shell = self._load(_MAGICS).InteractiveShell(self._namespace)
+            shell_class: type[InteractiveShell] = self._load(_MAGICS).InteractiveShell
+            self._shell = shell_class(self._namespace)
         return self._shell
 
     @interruptible

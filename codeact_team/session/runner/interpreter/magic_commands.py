@@ -9,7 +9,7 @@ import sys
 import time
 from resource import RUSAGE_SELF, getrusage
 
-from codeact_team.session.runner.interpreter.shell_magics import run_pip
+from codeact_team.session.runner.interpreter.shell_magics import run_pip, say
 from codeact_team.session.runner.interpreter.user_code import interruptible_module
 from codeact_team.text.magics import split_timeit
 
@@ -49,7 +49,7 @@ class Commands:
         target = self._last_directory if text == "-" else os.path.expanduser(_one_word(text) or "~")
         os.chdir(target)
         self._last_directory = present
-        print(os.getcwd())
+        say(os.getcwd())
 
     def line_pwd(self, text: str) -> str:
         """Return the directory."""
@@ -66,7 +66,7 @@ class Commands:
                 raise UsageError(f"there is no variable {name} in the environment")
             return os.environ[name]
         os.environ[name] = value.strip()
-        print(f"env: {name}={value.strip()}")
+        say(f"env: {name}={value.strip()}")
         return None
 
     def line_set_env(self, text: str) -> None:
@@ -77,13 +77,13 @@ class Commands:
 
     def line_who(self, text: str) -> None:
         """Print the names of all variables, or of those of the types that are named."""
-        print("   ".join(name for name, _ in self._variables(text)) or "There are no variables.")
+        say("   ".join(name for name, _ in self._variables(text)) or "There are no variables.")
 
     def line_whos(self, text: str) -> None:
         """Print all variables with their types and values."""
         for name, value in self._variables(text):
             shown = repr(value).partition("\n")[0]
-            print(f"{name:<15} {type(value).__name__:<15} {shown[:_LONGEST]}")
+            say(f"{name:<15} {type(value).__name__:<15} {shown[:_LONGEST]}")
 
     def line_pip(self, text: str) -> None:
         """Run pip where there is a network; else say how a package can be added."""
@@ -92,11 +92,13 @@ class Commands:
     def line_matplotlib(self, text: str) -> None:
         """Do nothing: figures are shown at the end of a block."""
         if text not in ("", "inline", "agg"):
-            print(f"%matplotlib {text}: has no effect, as there is no window; figures are shown at the end of a block")
+            say(
+                f"%matplotlib {text}: has no effect, as there is no window; figures are shown at the end of a block"
+            )
 
     def line_load_ext(self, text: str) -> None:
         """Load nothing: there are no extensions."""
-        print(f"%load_ext {text}: has no effect, as there are no extensions of IPython here")
+        say(f"%load_ext {text}: has no effect, as there are no extensions of IPython here")
 
     def line_run(self, text: str) -> None:
         """Run a file like a program, and take its variables over; with ``-i`` it sees those of the blocks."""
@@ -138,7 +140,7 @@ class Commands:
             raise UsageError("write %%writefile [-a] FILE")
         path = os.path.expanduser(words[0])
         doing = "Appending to" if appends else "Overwriting" if os.path.exists(path) else "Writing"
-        print(f"{doing} {path}")
+        say(f"{doing} {path}")
         with open(path, "a" if appends else "w", encoding="utf-8") as file:
             file.write(body if body.endswith("\n") or not body else f"{body}\n")
 
@@ -148,7 +150,7 @@ class Commands:
 
     def end_timing(self) -> None:
         """Print how long it took."""
-        print(self._began.until(_Moment()))
+        say(self._began.until(_Moment()))
 
     def time(self, before: CodeType, value: CodeType | None, local: Mapping[str, Any]) -> Any:
         """Run statements and a last expression, and print how long it took. Returns the value of that."""
@@ -156,7 +158,7 @@ class Commands:
         exec(before, self._namespace, local)
         # the last expression of its code
         result = None if value is None else eval(value, self._namespace, local)  # pyright: ignore[reportArgumentType]
-        print(began.until(_Moment()))
+        say(began.until(_Moment()))
         return result
 
     def timeit(self, code: Sequence[str], local: Mapping[str, Any]) -> None:
@@ -173,7 +175,7 @@ class Commands:
         mean = sum(times) / len(times)
         deviation = (sum((one - mean) ** 2 for one in times) / len(times)) ** 0.5
         runs = f"{len(times)} run{'' if len(times) == 1 else 's'}, {number:,} loop{'' if number == 1 else 's'} each"
-        print(f"{_duration(mean)} ± {_duration(deviation)} per loop (mean ± std. dev. of {runs})")
+        say(f"{_duration(mean)} ± {_duration(deviation)} per loop (mean ± std. dev. of {runs})")
 
     def _variables(self, types: str) -> Iterable[tuple[str, Any]]:
         wanted = types.split()
@@ -187,15 +189,15 @@ class Commands:
         if name.startswith("%"):
             name = name.strip("%")
             value = getattr(self, f"line_{name}", None) or getattr(self, f"cell_{name}", None)
-            print(f"%{name}: {inspect.getdoc(value)}" if value else f"There is no magic {name!r}.")
+            say(f"%{name}: {inspect.getdoc(value)}" if value else f"There is no magic {name!r}.")
             return
         try:
             value = eval(name, self._namespace)
         except Exception:
-            print(f"Object {name!r} is not found.")
+            say(f"Object {name!r} is not found.")
             return
         for title, text in _facts(value, inspect, with_source=with_source):
-            print(f"{title}: {text}" if "\n" not in text else f"{title}:\n{text.rstrip()}")
+            say(f"{title}: {text}" if "\n" not in text else f"{title}:\n{text.rstrip()}")
 
 
 def _facts(value: Any, inspect: Any, *, with_source: bool) -> Iterable[tuple[str, str]]:

@@ -61,9 +61,9 @@ def _cover_lines(tree: Any, lengths: Mapping[int, int]) -> None:
         node = waiting.pop()
         if (length := lengths.get(getattr(node, "lineno", 0))) is not None:
             node.col_offset, node.end_col_offset, node.end_lineno = 0, length, node.lineno
-        for field in node._fields:
-            value = getattr(node, field, None)
-            waiting += [one for one in (value if isinstance(value, list) else [value]) if hasattr(one, "_fields")]  # pyright: ignore[reportUnknownVariableType]
+        for field in getattr(node, "_fields", ()):
+            value: Any = getattr(node, field, None)
+            waiting += value if type(value) is list else [value] if hasattr(value, "_fields") else ()
 
 
 class _Events:
@@ -146,7 +146,9 @@ class InteractiveShell:
             raise UsageError(f"%{name} has to begin the block, as its first line")
         known = sorted(self._names_of(kind))
         signs = "%%" if kind == "cell" else "%"
-        raise UsageError(f"there is no magic {shown} here; there are {', '.join(signs + one for one in known)}")
+        raise UsageError(
+            f"there is no magic {shown} here; there are {', '.join(signs + one for one in known)}"
+        )
 
     def _names_of(self, kind: str) -> Iterable[str]:
         yield from (one.removeprefix(f"{kind}_") for one in dir(self._commands) if one.startswith(f"{kind}_"))
@@ -164,7 +166,7 @@ class InteractiveShell:
 
     def _expanded(self, text: str, frame: FrameType) -> str:
         """Put values of Python in the place of ``{expression}`` and ``$name``. If one has none, the text stays as it is."""
-        if "{" not in text and "$" not in text:
+        if not any(sign in text for sign in "{}$"):
             return text
         try:
             return _filled(text, self.user_ns, frame.f_locals)
@@ -187,7 +189,7 @@ def _filled(text: str, variables: dict[str, Any], local: Mapping[str, Any]) -> s
     for literal, expression, rest, conversion in fields.parse(text):
         # what is between single quotes is for the shell
         parts = literal.split("'")
-        parts[::2] = (_NAME.sub(valued, part) for part in parts[::2])
+        parts[::-2] = [_NAME.sub(valued, part) for part in parts[::-2]]
         pieces.append("'".join(parts))
         if expression is not None:
             # a colon belongs to a slice

@@ -24,9 +24,22 @@ interruptible_module(__name__)
 _SIGNALLED = 128
 _NOWHERE = ("192.0.2.1", 9)
 """An address of nobody. To connect a datagram socket to it sends nothing."""
-_PIP = re.compile(r"\s*(?:\S*python[\d.]*\s+-m\s+)?pip[\d.]*\s+(?P<arguments>install\s[^;&|<>]*)(?P<more>.*)", re.DOTALL)
+_PIP = re.compile(
+    r"\s*(?:\S*python[\d.]*\s+-m\s+)?pip[\d.]*\s+(?P<arguments>install\s[^;&|<>]*)(?P<more>.*)", re.DOTALL
+)
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*(?:[~=!<>;@].*)?")
-_WITH_VALUE = ("-r", "-c", "-e", "-i", "-f", "-t", "--requirement", "--index-url", "--extra-index-url", "--target")
+_WITH_VALUE = (
+    "-r",
+    "-c",
+    "-e",
+    "-i",
+    "-f",
+    "-t",
+    "--requirement",
+    "--index-url",
+    "--extra-index-url",
+    "--target",
+)
 
 
 class Lines(list[str]):
@@ -80,9 +93,15 @@ def run_pip(line: str, variables: dict[str, Any]) -> None:
     """Run pip where there is a network. Raises a ``ModuleNotFoundError`` for what can be installed only from outside."""
     arguments = shlex.split(line)
     if arguments[:1] == ["install"] and not _has_network():
-        return _require(arguments[1:])
-    variables["_exit_code"] = _run([sys.executable, "-m", "pip", *arguments])
-    invalidate_caches()
+        _require(arguments[1:])
+    else:
+        variables["_exit_code"] = _run([sys.executable, "-m", "pip", *arguments])
+        invalidate_caches()
+
+
+def say(text: str) -> None:
+    """Write a line to the output of the block."""
+    sys.stdout.write(f"{text}\n")
 
 
 def _run(command: Sequence[str]) -> int:
@@ -128,7 +147,7 @@ def _require(arguments: Sequence[str]) -> None:
         if (present := _version(name)) is None:
             # the host adds what can be done
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        print(f"Requirement already satisfied: {name} {present}".rstrip())
+        say(f"Requirement already satisfied: {name} {present}".rstrip())
 
 
 def _version(name: str) -> str | None:
