@@ -344,7 +344,7 @@ class ApprovalRule(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _is_for_a_tool(cls, arguments: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        if arguments and info.data.get("tool") is None:
+        if arguments and (info.data.get("code") or info.data.get("shell")):
             raise ValueError("goes with 'tool' only, as code has no arguments")
         return arguments
 

@@ -56,6 +56,9 @@ def test_code_is_told_as_it_is():
     question = Question("helper", "code", "python", code="if x:\n\tprint('ü')\n\n")
     assert question.to_text() == "helper wants to run python code:\n| if x:\n| ␉   print('ü')"
     assert question.grant == "all code"
+    shell = Question("helper", "code", "python", code="x = !ls")
+    assert shell.to_text() == "helper wants to run python code that runs a shell:\n| x = !ls"
+    assert Question("helper", "code", "python", code="'!ls'").deed == "run python code"
 
 
 @given(

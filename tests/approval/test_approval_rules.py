@@ -225,9 +225,15 @@ def test_a_grant_that_is_used_up_says_so_unless_another_rule_decides():
 @pytest.mark.parametrize(
     ("fields", "place", "said"),
     [
-        ({"decision": "deny"}, (), "either 'tool' or 'code'"),
-        ({"tool": "a", "code": "b", "decision": "deny"}, (), "either 'tool' or 'code'"),
+        ({"decision": "deny"}, (), "one of 'tool', 'code' and 'shell'"),
+        ({"tool": "a", "code": "b", "decision": "deny"}, (), "one of 'tool', 'code' and 'shell'"),
+        ({"code": "a", "shell": "b", "decision": "deny"}, (), "one of 'tool', 'code' and 'shell'"),
         ({"code": "a", "arguments": {"x": "1"}, "decision": "deny"}, ("arguments",), "goes with 'tool' only"),
+        (
+            {"shell": "a", "arguments": {"x": "1"}, "decision": "deny"},
+            ("arguments",),
+            "goes with 'tool' only",
+        ),
         ({"tool": "a", "decision": "ask", "at_most": 2}, ("at_most",), "goes with 'decision: allow' only"),
         ({"tool": "a", "decision": "allow", "at_most": 0}, ("at_most",), "greater than or equal to 1"),
         ({"tool": "a", "decision": "allow", "at_most": True}, ("at_most",), "valid integer"),
@@ -254,6 +260,7 @@ def test_rules_survive_a_dump_and_describe_themselves():
     assert json.loads(text)[0] == {
         "tool": "a.*",
         "code": None,
+        "shell": None,
         "arguments": {"x": "1"},
         "decision": "allow",
         "reason": "",
@@ -342,3 +349,45 @@ def test_a_detour_into_what_is_denied_is_denied() -> None:
     assert decision(call("t", {"x": "/data/../etc/passwd"}), *rules) == "deny"
     assert decision(call("t", {"x": "/etc/../data/x"}), *rules) == "deny"
     assert decision(call("t", {"x": "/data/x"}), *rules) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("glob", "block", "restricts", "allows"),
+    [
+        ("rm *", "!ls\n!rm -rf a", True, False),
+        ("git *", "!git status", True, True),
+        ("git *", "!git status\n!git log", True, True),
+        ("git *", "!git status\n!ls", True, False),
+        ("git *", "!git status\nevil()", True, False),
+        ("git *", "!git {evil()}", True, False),
+        ("git *", "out = !git log", True, False),
+        ("git *", "%%time\n!git log", True, False),
+        ("git *", "%time !git log", True, False),
+        ("ls", "%ls", True, True),
+        ("*curl*", "%%bash\nls\ncurl x\n", True, True),
+        ("*", "x = 1", False, False),
+        ("*", '"""\n!ls\n"""', False, False),
+        ("ls", "print('!ls')", False, False),
+    ],
+)
+def test_a_rule_for_a_shell_sees_each_of_its_commands(
+    glob: str, block: str, *, restricts: bool, allows: bool
+) -> None:
+    rest = rule(code="*", decision="deny")
+    assert (decision(code(block), rule(shell=glob, decision="ask"), rest) == "ask") is restricts
+    assert (decision(code(block), rule(shell=glob, decision="allow"), rest) == "allow") is allows
+
+
+def test_a_rule_for_a_shell_sees_shell_blocks_whole_and_no_tools() -> None:
+    asks = rule(shell="*curl*", decision="ask")
+    assert decision(Question("helper", "code", "bash", code="ls\ncurl x"), asks) == "ask"
+    assert decision(Question("helper", "code", "sh", code="ls"), asks) == "allow"
+    assert decision(Question("helper", "code", "ruby", code="!curl"), asks) == "allow"
+    assert decision(call("curl"), asks) == "allow"
+
+
+@pytest.mark.parametrize("decided", ["ask", "allow"])
+def test_a_command_that_is_too_long_to_be_matched_is_denied(decided: str) -> None:
+    block = f"!{'a' * (LONGEST_MATCHED + 1)}"
+    ruling = RuleChain([rule(shell="b*", decision=decided)]).decide(code(block))
+    assert (ruling.decision, "cannot be checked against rule 1" in ruling.reason) == ("deny", True)

@@ -27,6 +27,7 @@ from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
+    Code,
     MessageSent,
     ModelCallBegan,
     Output,
@@ -482,3 +483,12 @@ def test_an_answer_of_many_lines_is_printed_as_fast_as_one_of_a_single_line(
     screen.prose(answer)
     assert time.process_time() - began < SHORT / 4
     assert capsys.readouterr().out == answer
+
+
+@pytest.mark.parametrize("of_program", [False, True])
+async def test_python_that_runs_a_shell_is_marked(
+    capsys: pytest.CaptureFixture[str], *, of_program: bool
+) -> None:
+    for code, is_marked in (("files = !ls", True), ("%%bash\nls", True), ("print('!ls')", False)):
+        block = BlockBegan(span=1, agent="coder", blocks=[Code("python", code)], of_program=of_program)
+        assert ("runs a shell" in await told(capsys, block)) is is_marked

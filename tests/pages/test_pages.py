@@ -262,3 +262,11 @@ def test_of_the_forms_of_a_value_the_page_shows_the_one_that_it_shows_best(
 def test_what_was_not_kept_is_told():
     gone = Shown(Artifact("image/png", b"gone"))
     assert "This was not kept." in page(session("1", "", *gone.references))
+
+
+def test_python_that_runs_a_shell_is_marked_and_shown_as_it_was_written():
+    told = page([BlockBegan(span=1, agent="coder", blocks=[Code("python", "%%bash\nls")])])
+    assert "<summary>Ran python, which runs a shell</summary>" in told
+    assert "%%bash" in re.sub("<[^>]*>", "", told)
+    told = page([BlockBegan(span=1, agent="coder", blocks=[Code("python", "'!ls'"), Code("bash", "ls")])])
+    assert "runs a shell" not in told

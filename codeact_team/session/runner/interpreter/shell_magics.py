@@ -24,9 +24,7 @@ interruptible_module(__name__)
 _SIGNALLED = 128
 _NOWHERE = ("192.0.2.1", 9)
 """An address of nobody. To connect a datagram socket to it sends nothing."""
-_PIP = re.compile(
-    r"\s*(?:\S*python[\d.]*\s+-m\s+)?pip[\d.]*\s+(?P<arguments>install\s[^;&|<>]*)(?P<more>.*)", re.DOTALL
-)
+_PYTHON = re.compile(r"\S*python[\d.]*")
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?\s*(?:[~=!<>;@].*)?")
 _WITH_VALUE = (
     "-r",
@@ -63,9 +61,10 @@ class Lines(list[str]):
 
 def run_command(command: str) -> int:
     """Run a command in a shell. Returns its exit code, which for one that a signal has ended is minus that signal."""
-    if (found := _PIP.fullmatch(command)) is not None and not _has_network():
-        _require(shlex.split(found["arguments"])[1:])
-        if not found["more"].strip():
+    if "pip" in command and (found := _pip_install(command)) is not None and not _has_network():
+        arguments, is_all = found
+        _require(arguments)
+        if is_all:
             return 0
     return _ended(_run(["/bin/sh", "-c", command]))
 
@@ -115,6 +114,28 @@ def _run(command: Sequence[str]) -> int:
         process.kill()
         process.wait()
         raise
+
+
+def _pip_install(command: str) -> tuple[Sequence[str], bool] | None:
+    """The arguments of ``pip install``, if a command begins with that, and whether it is the whole command."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:
+        # the shell says what is wrong with it
+        return None
+    end = next(
+        (number for number, word in enumerate(words) if not word.strip(lexer.punctuation_chars)), len(words)
+    )
+    own = words[:end]
+    if end < len(words) and words[end][0] in "<>" and own[-1:] == ["2"]:
+        # of 2>&1
+        own.pop()
+    if own[1:2] == ["-m"] and _PYTHON.fullmatch(own[0]):
+        del own[:2]
+    is_install = own[:1] in (["pip"], ["pip3"]) and own[1:2] == ["install"]
+    return (own[2:], end == len(words)) if is_install else None
 
 
 def _ended(exit_code: int) -> int:
