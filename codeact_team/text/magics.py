@@ -72,7 +72,7 @@ class Block(NamedTuple):
     has_code: bool = False
 
 
-class Shell(NamedTuple):
+class ShellCommands(NamedTuple):
     """The commands that a block gives to a shell, as they are written, and whether it does nothing else."""
 
     commands: tuple[str, ...] = ()
@@ -117,10 +117,10 @@ def read(code: str) -> Block | None:
     return Block(source, "".join(pieces), tuple(magics), bool(heads), has_code)
 
 
-def shell_in(code: str) -> Shell:
+def shell_in(code: str) -> ShellCommands:
     """The commands that a block of Python gives to a shell by magics, before variables are put into them."""
     if _SIGNS.search(code) is None or (block := read(code)) is None:
-        return Shell()
+        return ShellCommands()
     commands: list[str] = []
     is_all = not block.has_code and not block.is_timed
     for magic in block.magics:
@@ -135,7 +135,7 @@ def shell_in(code: str) -> Shell:
             timed = (magic.text if magic.name == "time" else split_timeit(magic.text)[1], magic.body or "")
             inner = [one for part in timed if (found := read(part)) is not None for one in found.magics]
             commands += [command.strip() for one in inner if (command := _command_of(one)) is not None]
-    return Shell(tuple(commands), is_all)
+    return ShellCommands(tuple(commands), is_all)
 
 
 def split_timeit(text: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from codeact_team.text.magics import Shell, shell_in
+from codeact_team.text.magics import ShellCommands, shell_in
 from codeact_team.text.visibility import (
     EDGE,
     all_visible,
@@ -317,10 +317,9 @@ class ApprovalRule(BaseModel):
     """For blocks of code that fit this glob as a whole, such as `*import socket*`. The same can be written in many
     ways, so this does not keep code from anything: the sandbox does."""
     shell: Glob | None = None
-    """For Python that runs a shell by magics of IPython: the glob is matched with the command of each `!` line and with the
-    body of each `%%bash`, as they are written, and with shell blocks as a whole. A rule that denies or asks applies if one of
-    them fits. A rule that allows applies if all fit, and the block does nothing else. Python can start programs in other
-    ways, which it does not see."""
+    """For shell commands in Python, as they are written: the command of each `!` line and the body of each `%%bash`. It is
+    matched with a shell block as a whole, too. A rule that denies or asks applies if one of them fits. A rule that allows
+    applies if all fit, and the block does nothing else. It does not see what Python starts in other ways."""
     arguments: dict[str, Glob] = Field(default_factory=dict)
     """Globs for arguments of the tool, by name; all have to fit. They see the value that the tool will get: text as it
     is, other values as compact JSON with sorted keys, whole numbers as `100` and `100.0`. In paths and URLs they see
@@ -375,9 +374,9 @@ class ApprovalRule(BaseModel):
 
     def _fits_shell(self, glob: str, question: Question) -> bool | None:
         if question.name.lower() in _SHELLS:
-            shell = Shell((question.code.strip(),), is_all=True)
+            shell = ShellCommands((question.code.strip(),), is_all=True)
         else:
-            shell = shell_in(question.code) if _is_python(question.name) else Shell()
+            shell = shell_in(question.code) if _is_python(question.name) else ShellCommands()
         fits = [_matches(glob, command) for command in shell.commands]
         if self.decision != "allow":
             return True if True in fits else None if None in fits else False
