@@ -18,6 +18,7 @@ from support import fork_server
 from support.command_line import codeact_team, environment
 
 from codeact_team import AsyncSandbox, Outcome, open_sandbox, record_run, replay_run
+from codeact_team.core.events import BlockBegan
 from codeact_team.core.execution import CallAnswer, HostTools
 from codeact_team.errors import JournalError, SettingError
 from codeact_team.journal.recorded_run import RecordedRun
@@ -116,6 +117,25 @@ async def test_a_difference_is_told(tmp_path: Path, changed: str, told: str) -> 
     )
     assert found.difference is not None
     assert told in found.difference
+
+
+async def test_a_block_with_magics_is_kept_and_replayed_as_it_was_written(tmp_path: Path) -> None:
+    block = "files = !echo one; echo two\n!echo {len(files)} files > count"
+
+    async def program(sandbox: AsyncSandbox) -> None:
+        await sandbox.run_python(block)
+        await sandbox.get("count")
+
+    async with record_run(tmp_path / "it", open_sandbox("confined", **CONFINED)) as sandbox:
+        await program(sandbox)
+    found = await replay_run(tmp_path / "it", open_sandbox("confined", **CONFINED), program)
+    assert found.difference is None
+    blocks = [
+        event
+        for event in RecordedRun(RunDirectory(tmp_path / "it")).events()
+        if isinstance(event, BlockBegan)
+    ]
+    assert [code.code for event in blocks for code in event.blocks] == [block]
 
 
 def test_a_program_without_an_event_loop_records_as_well(tmp_path: Path) -> None:
