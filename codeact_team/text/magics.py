@@ -21,7 +21,8 @@ TIMING = ("time", "timeit")
 """Magics whose line and body are code again, which may have any magics but these."""
 BYTE_ORDER_MARK = "\ufeff"
 
-BEGIN_TIMING, END_TIMING = "get_ipython().begin_timing()", "get_ipython().end_timing()"
+_AROUND = ("capture", "time")
+"""Magics that begin a block and do something before and after the rest of it."""
 
 
 class Magic(NamedTuple):
@@ -61,14 +62,14 @@ class Block(NamedTuple):
         source: What was written, without a byte-order mark and without the indentation of the whole.
         code: The same as Python. It has the same lines.
         magics: Its magics, in order.
-        is_timed: Whether it began with ``%%time``, and :data:`END_TIMING` has to follow it.
+        endings: Expressions to evaluate when it has run.
         has_code: Whether there is anything in it but magics and comments.
     """
 
     source: str
     code: str
     magics: tuple[Magic, ...]
-    is_timed: bool = False
+    endings: tuple[str, ...] = ()
     has_code: bool = False
 
 
@@ -82,7 +83,7 @@ class ShellCommands(NamedTuple):
 _INDENTATION = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*([ \t]+)(?![ \t\n#]|\Z)")
 _CELL = re.compile(r"\s*%%(?P<name>[^\W\d]\w*)[ \t]*(?P<text>[^\n]*)(?:\n|\Z)")
 _TO_THE_END = r"[^\n\\]*(?:\\.[^\n\\]*)*\\?"
-_HELP = re.compile(r"(?P<indent>[ \t]*)(?P<name>%{0,2}[^\W\d][\w.]*)(?P<sign>\?{1,2})[ \t]*(?=\n|\Z)")
+_HELP = re.compile(r"(?P<indent>[ \t]*)(?P<name>%{0,2}(?:[^\W\d]|\*)[\w.*]*)(?P<sign>\?{1,2})[ \t]*(?=\n|\Z)")
 _STATEMENT = re.compile(
     rf"(?P<indent>[ \t]*)(?P<sign>!!?|%%?(?=[^\W\d])|\?\??)(?P<text>{_TO_THE_END})", re.DOTALL
 )
@@ -97,12 +98,12 @@ def read(code: str) -> Block | None:
     """Read a block; ``None`` if it has nothing that is not Python's, which holds for all code that Python can parse."""
     text = code.replace("\r\n", "\n").replace("\r", "\n")
     source = _without_indentation(text.removeprefix(BYTE_ORDER_MARK))
-    heads, body = _timed(source)
+    heads, endings, body = _around(source)
     if (cell := _CELL.match(body)) is not None:
         line = source.count("\n", 0, len(source) - len(body) + cell.start("name")) + 1
         magic = Magic(cell["name"], cell["text"].rstrip(), line, body.count("\n") + 1, body[cell.end() :])
         blank = "\n" * (line - 1 - heads.count("\n"))
-        return Block(source, f"{heads}{blank}{magic.call}\n", (magic,), bool(heads))
+        return Block(source, f"{heads}{blank}{magic.call}\n", (magic,), endings)
     pieces, magics, has_code = [heads], list[Magic](), False
     for piece in _pieces(body, heads.count("\n") + 1):
         if isinstance(piece, Magic):
@@ -114,7 +115,7 @@ def read(code: str) -> Block | None:
             has_code = has_code or bool(_COMMENT.sub("", piece).strip())
     if not (heads or magics or source != text):
         return None
-    return Block(source, "".join(pieces), tuple(magics), bool(heads), has_code)
+    return Block(source, "".join(pieces), tuple(magics), endings, has_code)
 
 
 def shell_in(code: str) -> ShellCommands:
@@ -122,7 +123,7 @@ def shell_in(code: str) -> ShellCommands:
     if _SIGNS.search(code) is None or (block := read(code)) is None:
         return ShellCommands()
     commands: list[str] = []
-    is_all = not block.has_code and not block.is_timed
+    is_all = not block.has_code and not block.endings
     for magic in block.magics:
         command = _command_of(magic)
         if command is not None:
@@ -160,13 +161,17 @@ def _without_indentation(text: str) -> str:
     return re.sub(f"^{indented[1]}", "", text, flags=re.MULTILINE)
 
 
-def _timed(text: str) -> tuple[str, str]:
-    """Python lines for all ``%%time`` at the beginning of a block, and the rest of it."""
-    heads, at = "", 0
-    while (cell := _CELL.match(text, at)) is not None and cell["name"] == "time" and not cell["text"].strip():
-        heads += "\n" * text.count("\n", at, cell.start("name")) + f"{BEGIN_TIMING}\n"
+def _around(text: str) -> tuple[str, tuple[str, ...], str]:
+    """Python lines for the magics around a block, the expressions for their ends, and the rest of the block."""
+    heads, endings, at = "", list[str](), 0
+    while (cell := _CELL.match(text, at)) is not None and cell["name"] in _AROUND:
+        if cell["name"] == "time" and cell["text"].strip():
+            break
+        begin = f"get_ipython().begin_{cell['name']}({cell['text'].strip()!r})"
+        heads += "\n" * text.count("\n", at, cell.start("name")) + f"{begin}\n"
+        endings.insert(0, f"get_ipython().end_{cell['name']}()")
         at = cell.end()
-    return heads, text[at:]
+    return heads, tuple(endings), text[at:]
 
 
 def _pieces(text: str, line: int) -> Iterator[str | Magic]:

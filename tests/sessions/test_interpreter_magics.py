@@ -92,7 +92,7 @@ def test_a_syntax_error_is_that_of_what_was_written(
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        ("%nope 1", "UsageError: there is no magic %nope here; there are %cat, %cd, "),
+        ("%nope 1", "UsageError: there is no magic %nope here; there are %autoreload, %cat, %cd, "),
         ("%%nope\n1", "UsageError: there is no magic %%nope here; there are %%bash, "),
         ("x = 1\n%%bash\nls", "UsageError: %%bash has to begin the block, as its first line\n"),
         ("%time %time 1", "UsageError: what is timed cannot time something itself\n"),
@@ -113,10 +113,10 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert sentence in ran.output
 
 
-@pytest.mark.parametrize("code", ["%load_ext autoreload", "%matplotlib widget"])
+@pytest.mark.parametrize("code", ["%load_ext cython", "%matplotlib widget", "%xmode Plain"])
 def test_what_has_no_effect_says_so_and_the_block_goes_on(interpreter: RunningInterpreter, code: str) -> None:
     ran = interpreter.run(f"{code}\n'on'")
-    assert f"{code}: has no effect, as there" in ran.output
+    assert f"{code}: has no effect, as t" in ran.output
     assert ran.output.endswith("'on'\n")
 
 
@@ -173,8 +173,49 @@ def test_help_tells_what_an_object_is(interpreter: RunningInterpreter) -> None:
     assert "Signature: known(a, b=2)\nType: function\n" in ran.output
     assert "Docstring: What it does.\n" in ran.output
     assert "    !true\n" in interpreter.run("known??").output
-    assert interpreter.run("?unknown").output == "Object 'unknown' is not found.\n"
+    assert interpreter.run("?unknown").output == "Object `unknown` not found.\n"
+    assert interpreter.run("import math\nmath.is*?").output.startswith("math.isclose\nmath.isfinite\n")
+    assert interpreter.run("know*?").output == "known\n"
     assert interpreter.run("%cd?").output.startswith("%cd: Change the directory")
+
+
+def test_what_a_block_writes_is_captured(interpreter: RunningInterpreter) -> None:
+    code = "%%capture kept\nimport sys\nprint('a')\n!echo b\nprint('c', file=sys.stderr)\nset_there = 1"
+    ran = interpreter.run(code)
+    assert (ran.output, ran.exit_code) == ("", 0)
+    assert "set_there" in ran.names
+    assert (
+        interpreter.run("kept.stdout, kept.stderr, str(kept)").output == "('a\\nb\\n', 'c\\n', 'a\\nb\\n')\n"
+    )
+    assert interpreter.run("kept.show()").output == "a\nb\nc\n"
+    assert interpreter.run("%%capture --no-stderr\nprint('a')\nprint('c', file=sys.stderr)").output == "c\n"
+    ran = interpreter.run("%%capture kept\nprint('lost')\n1 / 0")
+    assert "line 3, in <module>" in ran.output
+    assert "lost\n" not in ran.output
+    assert interpreter.run("print('on')\n!echo and on").output == "on\nand on\n"
+
+
+def test_changed_modules_are_loaded_anew(fresh_interpreter: RunningInterpreter, tmp_path: Path) -> None:
+    module = tmp_path / "changing.py"
+    module.write_text("def f(): return 1")
+    run = fresh_interpreter.run
+    assert run("%load_ext autoreload\n%autoreload 2").output == ""
+    assert run("import changing\nfrom changing import f\nf()").output == "1\n"
+    module.write_text("def f(): return 20")
+    assert run("f(), changing.f()").output == "(20, 20)\n"
+    module.write_text("1 / 0  # broken")
+    assert "ZeroDivisionError" in run("f()").output
+    assert run("f()").output == "20\n"
+    run("%autoreload 0")
+    module.write_text("def f(): return 300")
+    assert run("f()").output == "20\n"
+
+
+def test_variables_are_forgotten_and_another_python_runs(interpreter: RunningInterpreter) -> None:
+    assert interpreter.run("mine = 1\n%reset -f\n'mine' in dir()").output == "False\n"
+    assert interpreter.run("%who_ls").output == "[]\n"
+    assert interpreter.run("mine = 1\n%reset").exit_code == 1
+    assert interpreter.run("%%python3\nprint('mine' in dir())\n").output == "False\n"
 
 
 def test_a_command_is_interrupted_with_its_block(interpreter: RunningInterpreter) -> None:

@@ -231,6 +231,8 @@ class _Interpreter:
 
     @interruptible
     def _execute(self, code: str, name: str) -> None:
+        if self._shell is not None:
+            self._shell.before_block()
         self._sources.add(name, code)
         try:
             self._parts = self._blocks.compile(code, name)
@@ -245,6 +247,8 @@ class _Interpreter:
             self._blocks.run(self._parts)
         finally:
             self._streams.flush()
+            if self._shell is not None:
+                self._shell.after_block()
 
     @interruptible
     def get_ipython(self) -> InteractiveShell:

@@ -9,7 +9,8 @@ import sys
 import time
 from resource import RUSAGE_SELF, getrusage
 
-from codeact_team.session.runner.interpreter.shell_magics import run_pip, say
+from codeact_team.session.runner.interpreter.autoreload import Autoreload
+from codeact_team.session.runner.interpreter.shell_magics import run_cell, run_pip, say
 from codeact_team.session.runner.interpreter.user_code import interruptible_module
 from codeact_team.text.magics import split_timeit
 
@@ -41,7 +42,7 @@ class Commands:
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
         self._last_directory = os.getcwd()
-        self._began = _Moment()
+        self.autoreload: Autoreload = Autoreload(namespace)
 
     def line_cd(self, text: str) -> None:
         """Change the directory: to that of the user, to the last one (``-``), or to the one that is named."""
@@ -85,6 +86,18 @@ class Commands:
             shown = repr(value).partition("\n")[0]
             say(f"{name:<15} {type(value).__name__:<15} {shown[:_LONGEST]}")
 
+    def line_who_ls(self, text: str) -> list[str]:
+        """Return the names that ``%who`` prints."""
+        return [name for name, _ in self._variables(text)]
+
+    def line_reset(self, text: str) -> None:
+        """Forget all variables, without asking (``-f``)."""
+        if text != "-f":
+            raise UsageError("write %reset -f, as nobody can be asked")
+        for name in self._namespace.keys() - _NOT_SHOWN:
+            if name[:2] != "__":
+                del self._namespace[name]
+
     def line_pip(self, text: str) -> None:
         """Run pip where there is a network; else say how a package can be added."""
         run_pip(text, self._namespace)
@@ -97,8 +110,21 @@ class Commands:
             )
 
     def line_load_ext(self, text: str) -> None:
-        """Load nothing: there are no extensions."""
-        say(f"%load_ext {text}: has no effect, as there are no extensions of IPython here")
+        """Load nothing: there are no extensions but ``autoreload``, which is there."""
+        if text != "autoreload":
+            say(f"%load_ext {text}: has no effect, as there are no extensions of IPython here")
+
+    def line_autoreload(self, text: str) -> None:
+        """Load modules anew that have changed: now, or before each block (``2``) until ``0``."""
+        if text in ("", "now"):
+            self.autoreload.reload()
+        else:
+            self.autoreload.is_on = text not in ("0", "off")
+            self.autoreload.note()
+
+    def line_xmode(self, text: str) -> None:
+        """Do nothing: tracebacks are those of Python."""
+        say(f"%xmode {text}: has no effect, as tracebacks are those of Python")
 
     def line_run(self, text: str) -> None:
         """Run a file like a program, and take its variables over; with ``-i`` it sees those of the blocks."""
@@ -132,6 +158,12 @@ class Commands:
         """Tell what is known of an object, with its source."""
         self._describe(text, with_source=True)
 
+    def cell_python(self, text: str, body: str) -> None:
+        """Run the lines below in another Python. Raises a ``CalledProcessError`` if they fail."""
+        run_cell(sys.executable, text, body, self._namespace)
+
+    cell_python3 = cell_python
+
     def cell_writefile(self, text: str, body: str) -> None:
         """Write the lines below into a file; with ``-a`` at its end."""
         words = shlex.split(text)
@@ -144,21 +176,13 @@ class Commands:
         with open(path, "a" if appends else "w", encoding="utf-8") as file:
             file.write(body if body.endswith("\n") or not body else f"{body}\n")
 
-    def begin_timing(self) -> None:
-        """Remember the time, for :meth:`end_timing`."""
-        self._began = _Moment()
-
-    def end_timing(self) -> None:
-        """Print how long it took."""
-        say(self._began.until(_Moment()))
-
     def time(self, before: CodeType, value: CodeType | None, local: Mapping[str, Any]) -> Any:
         """Run statements and a last expression, and print how long it took. Returns the value of that."""
-        began = _Moment()
+        began = Moment()
         exec(before, self._namespace, local)
         # the last expression of its code
         result = None if value is None else eval(value, self._namespace, local)  # pyright: ignore[reportArgumentType]
-        say(began.until(_Moment()))
+        say(began.until(Moment()))
         return result
 
     def timeit(self, code: Sequence[str], local: Mapping[str, Any]) -> None:
@@ -191,13 +215,24 @@ class Commands:
             value = getattr(self, f"line_{name}", None) or getattr(self, f"cell_{name}", None)
             say(f"%{name}: {inspect.getdoc(value)}" if value else f"There is no magic {name!r}.")
             return
+        if "*" in name:
+            self._search(name)
+            return
         try:
             value = eval(name, self._namespace)
         except Exception:
-            say(f"Object {name!r} is not found.")
+            say(f"Object `{name}` not found.")
             return
         for title, text in _facts(value, inspect, with_source=with_source):
             say(f"{title}: {text}" if "\n" not in text else f"{title}:\n{text.rstrip()}")
+
+    def _search(self, pattern: str) -> None:
+        from fnmatch import filter
+
+        owner, _, names = pattern.rpartition(".")
+        known = dir(eval(owner, self._namespace)) if owner else self._namespace
+        for name in sorted(filter(known, names)):
+            say(f"{owner}.{name}" if owner else name)
 
 
 def _facts(value: Any, inspect: Any, *, with_source: bool) -> Iterable[tuple[str, str]]:
@@ -221,14 +256,14 @@ def _facts(value: Any, inspect: Any, *, with_source: bool) -> Iterable[tuple[str
     yield "Docstring", inspect.getdoc(value) or "none"
 
 
-class _Moment:
+class Moment:
     """A point in time, on the clock of the wall and on that of the processor."""
 
     def __init__(self) -> None:
         used = getrusage(RUSAGE_SELF)
         self._wall, self._user, self._system = time.perf_counter(), used.ru_utime, used.ru_stime
 
-    def until(self, end: _Moment) -> str:
+    def until(self, end: Moment) -> str:
         """The time from here to ``end``, in IPython's words."""
         user, system = end._user - self._user, end._system - self._system
         return (

@@ -7,10 +7,17 @@ import sys
 from _ast import Expr, Expression, Module, PyCF_ALLOW_TOP_LEVEL_AWAIT, PyCF_ONLY_AST
 from string import Formatter
 
-from codeact_team.session.runner.interpreter.magic_commands import Commands, UsageError
-from codeact_team.session.runner.interpreter.shell_magics import Lines, run_cell, run_command, run_for_output
+from codeact_team.session.runner.interpreter.captures import Capture
+from codeact_team.session.runner.interpreter.magic_commands import Commands, Moment, UsageError
+from codeact_team.session.runner.interpreter.shell_magics import (
+    Lines,
+    run_cell,
+    run_command,
+    run_for_output,
+    say,
+)
 from codeact_team.session.runner.interpreter.user_code import interruptible_module
-from codeact_team.text.magics import END_TIMING, SHELL_ALIASES, SHELL_CELLS, TIMING, read
+from codeact_team.text.magics import SHELL_ALIASES, SHELL_CELLS, TIMING, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +56,7 @@ def compiled(blocks: Blocks, sources: Sources, code: str, name: str) -> list[Cod
         raise error from None
     _cover_lines(tree, {line: len(written[line - 1].encode()) for line in lines if line <= len(written)})
     parts = blocks.parts_of(tree, block.code, name)
-    if block.is_timed:
-        parts.append(compile(END_TIMING, name, "eval", dont_inherit=True))
-    return parts
+    return parts + [compile(ending, name, "eval", dont_inherit=True) for ending in block.endings]
 
 
 def _cover_lines(tree: Any, lengths: Mapping[int, int]) -> None:
@@ -127,13 +132,35 @@ class InteractiveShell:
         command = self._known(magic_name, "cell", f"%%{magic_name}")
         return command(self._expanded(line, frame), cell)
 
-    def begin_timing(self) -> None:
-        """A block begins that is to be timed."""
-        self._commands.begin_timing()
+    def before_block(self) -> None:
+        """A block is about to run: do what ``%autoreload`` has asked for."""
+        if self._commands.autoreload.is_on:
+            self._commands.autoreload.reload()
 
-    def end_timing(self) -> None:
+    def after_block(self) -> None:
+        """A block has run."""
+        if self._commands.autoreload.is_on:
+            self._commands.autoreload.note_new()
+
+    def begin_time(self, line: str) -> None:
+        """A block with ``%%time`` begins."""
+        self._began = Moment()
+
+    def end_time(self) -> None:
         """Such a block ends: print how long it took."""
-        self._commands.end_timing()
+        say(self._began.until(Moment()))
+
+    def begin_capture(self, line: str) -> None:
+        """A block with ``%%capture NAME`` begins. ``--no-stdout`` and ``--no-stderr`` leave out what they name."""
+        words = line.split()
+        self._captured = " ".join(word for word in words if not word.startswith("-"))
+        self._capture = Capture({word.removeprefix("--no-") for word in words})
+
+    def end_capture(self) -> None:
+        """Such a block ends: keep what it has written under that name."""
+        captured = self._capture.end()
+        if self._captured:
+            self.user_ns[self._captured] = captured
 
     def _system(self, command: str, frame: FrameType) -> None:
         self.user_ns["_exit_code"] = run_command(self._expanded(command, frame))
@@ -204,7 +231,7 @@ def _python(code: str) -> str:
     block = read(code)
     if block is None:
         return code
-    if block.is_timed or any(magic.name in TIMING for magic in block.magics):
+    if block.endings or any(magic.name in TIMING for magic in block.magics):
         raise UsageError("what is timed cannot time something itself")
     return block.code
 

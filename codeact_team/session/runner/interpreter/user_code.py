@@ -35,7 +35,7 @@ _interruptible: set[CodeType] = set()
 _interruptible_files: set[str] = set()
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
     """Whether code of this file is the user's, and not the runner's or a library's."""
     return not filename.startswith(_NOT_THE_USERS) and not any(part in filename for part in _INSTALLED)
 
@@ -43,7 +43,7 @@ def _is_users(filename: str) -> bool:
 def runs_users(frame: FrameType | None, base: CodeType | None = None) -> bool:
     """Whether user code runs in ``frame``, or in one of its callers up to ``base``."""
     while frame is not None and frame.f_code is not base:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return True
         frame = frame.f_back
     return False
@@ -96,7 +96,7 @@ def formatted(error: BaseException) -> str:
             _add_line(error)
         summary = TracebackException(type(error), error, error.__traceback__, compact=True)
         for part in _parts(summary):
-            part.stack[:] = [frame for frame in part.stack if _is_users(frame.filename)]
+            part.stack[:] = [frame for frame in part.stack if is_users(frame.filename)]
             part.stack = _Short(part.stack)  # pyright: ignore[reportAttributeAccessIssue]
         return "".join(summary.format())
     except BaseException as second:
@@ -238,4 +238,4 @@ def user_imports() -> bool:
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_filename.startswith(_IMPORT_SYSTEM):
         frame = frame.f_back
-    return frame is not None and _is_users(frame.f_code.co_filename)
+    return frame is not None and is_users(frame.f_code.co_filename)
