@@ -26,7 +26,8 @@ class Captured:
     """
 
     def __init__(self, stdout: str, stderr: str) -> None:
-        self.stdout, self.stderr = stdout, stderr
+        self.stdout: str = stdout
+        self.stderr: str = stderr
 
     def __str__(self) -> str:
         return self.stdout
