@@ -113,7 +113,7 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert sentence in ran.output
 
 
-@pytest.mark.parametrize("code", ["%load_ext cython", "%matplotlib widget", "%xmode Plain"])
+@pytest.mark.parametrize("code", ["%load_ext cython", "%matplotlib widget"])
 def test_what_has_no_effect_says_so_and_the_block_goes_on(interpreter: RunningInterpreter, code: str) -> None:
     ran = interpreter.run(f"{code}\n'on'")
     assert f"{code}: has no effect, as t" in ran.output
@@ -177,6 +177,28 @@ def test_help_tells_what_an_object_is(interpreter: RunningInterpreter) -> None:
     assert interpreter.run("import math\nmath.is*?").output.startswith("math.isclose\nmath.isfinite\n")
     assert interpreter.run("know*?").output == "known\n"
     assert interpreter.run("%cd?").output.startswith("%cd: Change the directory")
+
+
+def test_errors_are_shown_without_tracebacks_until_they_are_wanted(interpreter: RunningInterpreter) -> None:
+    assert interpreter.run("%xmode minimal").output == "Exception reporting mode: Minimal\n"
+    assert interpreter.run("1 / 0").output == "ZeroDivisionError: division by zero\n"
+    interpreter.run("%xmode Plain")
+    assert "line 1, in <module>" in interpreter.run("1 / 0").output
+
+
+@pytest.mark.parametrize(
+    ("magic", "kind"),
+    [
+        ("html", "text/html"),
+        ("markdown", "text/markdown"),
+        ("latex", "text/latex"),
+        ("svg", "image/svg+xml"),
+    ],
+)
+def test_the_rest_of_a_block_is_shown(interpreter: RunningInterpreter, magic: str, kind: str) -> None:
+    ran = interpreter.run(f"%%{magic}\n<svg>5</svg>\n")
+    assert [shown for shown, _ in ran.artifacts] == [kind]
+    assert ran.exit_code == 0
 
 
 def test_what_a_block_writes_is_captured(interpreter: RunningInterpreter) -> None:

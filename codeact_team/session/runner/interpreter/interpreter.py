@@ -222,7 +222,9 @@ class _Interpreter:
             # not isinstance(), which may call the error itself
             interrupted = issubclass(type(error), KeyboardInterrupt) and self._interrupts.came
             self._denied = self._tools is not None and self._tools.is_denial(error)
-            exit_code, text = _INTERRUPTED if interrupted else _FAILED, formatted(error)
+            is_short = self._shell is not None and self._shell.hides_tracebacks
+            text = f"{one_line(error)}\n" if is_short else formatted(error)
+            exit_code = _INTERRUPTED if interrupted else _FAILED
             keep_for_debuggers(error)
         else:
             return 0, False

@@ -43,6 +43,7 @@ class Commands:
         self._namespace = namespace
         self._last_directory = os.getcwd()
         self.autoreload: Autoreload = Autoreload(namespace)
+        self.hides_tracebacks: bool = False
 
     def line_cd(self, text: str) -> None:
         """Change the directory: to that of the user, to the last one (``-``), or to the one that is named."""
@@ -123,8 +124,12 @@ class Commands:
             self.autoreload.note()
 
     def line_xmode(self, text: str) -> None:
-        """Do nothing: tracebacks are those of Python."""
-        say(f"%xmode {text}: has no effect, as tracebacks are those of Python")
+        """Show of each error its last line only (``Minimal``), or the traceback of Python again (``Plain``)."""
+        mode = text.capitalize()
+        if mode not in ("Minimal", "Plain"):
+            raise UsageError("write %xmode Minimal or %xmode Plain")
+        self.hides_tracebacks = mode == "Minimal"
+        say(f"Exception reporting mode: {mode}")
 
     def line_run(self, text: str) -> None:
         """Run a file like a program, and take its variables over; with ``-i`` it sees those of the blocks."""
@@ -157,6 +162,26 @@ class Commands:
     def line_pinfo2(self, text: str) -> None:
         """Tell what is known of an object, with its source."""
         self._describe(text, with_source=True)
+
+    def cell_html(self, text: str, body: str) -> None:
+        """Show the lines below as HTML."""
+        _show("text/html", body)
+
+    def cell_markdown(self, text: str, body: str) -> None:
+        """Show the lines below as Markdown."""
+        _show("text/markdown", body)
+
+    def cell_latex(self, text: str, body: str) -> None:
+        """Show the lines below as LaTeX."""
+        _show("text/latex", body)
+
+    def cell_svg(self, text: str, body: str) -> None:
+        """Show the lines below as a picture in SVG."""
+        _show("image/svg+xml", body)
+
+    def cell_javascript(self, text: str, body: str) -> None:
+        """Show the lines below as a script, which runs nowhere."""
+        _show("application/javascript", body)
 
     def cell_python(self, text: str, body: str) -> None:
         """Run the lines below in another Python. Raises a ``CalledProcessError`` if they fail."""
@@ -233,6 +258,10 @@ class Commands:
         known = dir(eval(owner, self._namespace)) if owner else self._namespace
         for name in sorted(filter(known, names)):
             say(f"{owner}.{name}" if owner else name)
+
+
+def _show(kind: str, body: str) -> None:
+    builtins.__dict__["display"]({kind: body}, raw=True)
 
 
 def _facts(value: Any, inspect: Any, *, with_source: bool) -> Iterable[tuple[str, str]]:

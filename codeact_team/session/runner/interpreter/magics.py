@@ -132,6 +132,11 @@ class InteractiveShell:
         command = self._known(magic_name, "cell", f"%%{magic_name}")
         return command(self._expanded(line, frame), cell)
 
+    @property
+    def hides_tracebacks(self) -> bool:
+        """Whether errors are shown without their tracebacks."""
+        return self._commands.hides_tracebacks
+
     def before_block(self) -> None:
         """A block is about to run: do what ``%autoreload`` has asked for."""
         if self._commands.autoreload.is_on:
