@@ -260,11 +260,20 @@ def test_magics_run_after_the_name_get_ipython_is_gone(interpreter: RunningInter
 
 
 def test_libraries_see_no_notebook(fresh_interpreter: RunningInterpreter, tmp_path: Path) -> None:
-    (tmp_path / "asking.py").write_text(
-        "import sys\ntry:\n    get_ipython()\nexcept NameError:\n    here = 'plain'\n"
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    asking = "import sys\ntry:\n    get_ipython()\nexcept NameError:\n    bare = None\n"
+    asking += "def ask():\n    return bare, sys.modules['IPython'].get_ipython()\n"
+    (library / "asking.py").write_text(asking)
+    code = f"import sys\nsys.path.append({str(library)!r})\nimport asking\n'IPython' in sys.modules"
+    assert fresh_interpreter.run(code).output == "False\n"
+    # code that was a notebook asks like that
+    code = "from IPython import get_ipython as found\nfound() is get_ipython(), asking.ask()"
+    assert fresh_interpreter.run(code).output == "(True, (None, None))\n"
+    assert (
+        fresh_interpreter.run("from IPython import get_ipython\nget_ipython().system('echo a')").exit_code
+        == 0
     )
-    code = "import asking, sys\nasking.here, 'IPython' in sys.modules, type(get_ipython()).__name__"
-    assert fresh_interpreter.run(code).output == "('plain', False, 'InteractiveShell')\n"
     # where a library is handed the object, nothing happens
-    code = "get_ipython().events.register('post_execute', print)\nget_ipython().enable_gui('qt')"
+    code = "shell = get_ipython()\nshell.events.register('post_execute', print)\nshell.enable_gui('qt')"
     assert fresh_interpreter.run(code).output == ""

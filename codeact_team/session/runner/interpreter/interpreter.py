@@ -26,8 +26,10 @@ from codeact_team.session.runner.interpreter.user_code import (
     Sources,
     forget_for_debuggers,
     formatted,
+    get_ipython,
     interruptible,
     keep_for_debuggers,
+    offer_shell,
     one_line,
 )
 from codeact_team.session.runner.user_site import prepare_user_site, written_by_code_last
@@ -72,7 +74,8 @@ class _Interpreter:
         self._namespace: dict[str, Any] = module.__dict__
         self._namespace["__builtins__"] = builtins
         # not among the builtins, where libraries look for it to decide whether they are in a notebook
-        self._namespace["get_ipython"] = self.get_ipython
+        self._namespace["get_ipython"] = get_ipython
+        offer_shell(self._get_shell)
         self._streams = Streams()
         self._sources = Sources()
         self._interrupts = Interrupts()
@@ -242,7 +245,7 @@ class _Interpreter:
             parts = self._load(_MAGICS).compiled(self._blocks, self._sources, code, name)
             if parts is None:
                 raise
-            self._namespace.setdefault("get_ipython", self.get_ipython)
+            self._namespace.setdefault("get_ipython", get_ipython)
             self._parts = parts
         self._names = Names(self._namespace, self._parts)
         try:
@@ -253,8 +256,7 @@ class _Interpreter:
                 self._shell.after_block()
 
     @interruptible
-    def get_ipython(self) -> InteractiveShell:
-        """Return what runs magics, as IPython's function of this name does."""
+    def _get_shell(self) -> InteractiveShell:
         if self._shell is None:
             shell_class: type[InteractiveShell] = self._load(_MAGICS).InteractiveShell
             self._shell = shell_class(self._namespace)

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from codeact_team.session.runner.interpreter.user_code import interruptible_module
+from codeact_team.session.runner.interpreter.user_code import get_ipython, interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 interruptible_module(__name__)
 
 _VERSION = (9, 0, 0, "")
-"""Libraries that find IPython loaded compare its version, and then ask for its shell, which there is none of."""
+"""Libraries that find IPython loaded compare its version, and then ask for its shell, which is hidden from them."""
 _URLS = ("http:", "https:", "file:", "data:")
 
 
@@ -241,7 +241,7 @@ class _Loader:
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == "IPython":
             module.__dict__.update(
-                get_ipython=lambda: None,
+                get_ipython=get_ipython,
                 version_info=_VERSION,
                 __version__="9.0.0",
                 __path__=[],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from codeact_team.session.runner.interpreter.user_code import interruptible_module
+from codeact_team.session.runner.interpreter.user_code import get_ipython, interruptible_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ def _watch_ipython(module: Any, artifacts: Artifacts) -> None:
         del wait
 
     module.publish_display_data, module.clear_output = publish_display_data, clear_output
+
+
+def _watch_shell(module: Any, artifacts: Artifacts) -> None:
+    # this is no shell of IPython's, and its own is none here
+    module.get_ipython = get_ipython
 
 
 def _watch_plotly(module: Any, artifacts: Artifacts) -> None:
@@ -69,6 +74,7 @@ def _watch_pillow(module: Any, artifacts: Artifacts) -> None:
 
 _WATCHED = {
     "IPython.core.display_functions": _watch_ipython,
+    "IPython.core.getipython": _watch_shell,
     "plotly.io._renderers": _watch_plotly,
     "PIL.ImageShow": _watch_pillow,
 }

@@ -100,10 +100,11 @@ _WATCHED = (
     "matplotlib.figure",
     "matplotlib.pyplot",
     "IPython.core.display_functions",
+    "IPython.core.getipython",
     "plotly.io._renderers",
     "PIL.ImageShow",
 )
-"""The modules whose functions show something, and would show it nowhere in a sandbox."""
+"""The modules whose functions show something, or ask where, and would show it nowhere in a sandbox."""
 
 
 class _Watcher:

@@ -49,10 +49,27 @@ def runs_users(frame: FrameType | None, base: CodeType | None = None) -> bool:
     return False
 
 
+_shells: list[Callable[[], Any]] = []
+
+
+def offer_shell(shell: Callable[[], Any]) -> None:
+    """Let :func:`get_ipython` return what ``shell`` returns."""
+    _shells[:] = [shell]
+
+
+def get_ipython() -> Any:
+    """Return the object that runs magics, for code of the user. A library would take it for that of a notebook, and gets ``None``."""
+    asks = is_users(sys._getframe(1).f_code.co_filename)  # pyright: ignore[reportPrivateUsage]
+    return _shells[0]() if asks else None
+
+
 def interruptible(function: F) -> F:
     """Mark a function of the runner in which a ``KeyboardInterrupt`` may be raised anywhere."""
     _interruptible.add(function.__code__)
     return function
+
+
+interruptible(get_ipython)
 
 
 def interruptible_module(name: str) -> None:
