@@ -113,7 +113,9 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert sentence in ran.output
 
 
-@pytest.mark.parametrize("code", ["%load_ext cython", "%matplotlib widget"])
+@pytest.mark.parametrize(
+    "code", ["%load_ext cython", "%matplotlib widget", "%config Application.verbose_crash = True"]
+)
 def test_what_has_no_effect_says_so_and_the_block_goes_on(interpreter: RunningInterpreter, code: str) -> None:
     ran = interpreter.run(f"{code}\n'on'")
     assert f"{code}: has no effect, as t" in ran.output

@@ -110,6 +110,11 @@ class Commands:
                 f"%matplotlib {text}: has no effect, as there is no window; figures are shown at the end of a block"
             )
 
+    def line_config(self, text: str) -> None:
+        """Set nothing: how figures look is a matter of who shows them."""
+        if not text.startswith("InlineBackend."):
+            say(f"%config {text}: has no effect, as there is nothing of IPython to be set")
+
     def line_load_ext(self, text: str) -> None:
         """Load nothing: there are no extensions but ``autoreload``, which is there."""
         if text != "autoreload":
