@@ -26,14 +26,15 @@ if sys.version_info < (3, 10):  # noqa: UP036 - whatever Python an image has
 
 def read(fd: int, size: int) -> bytes:
     """Read exactly so many bytes."""
-    data = b""
-    while len(data) < size:
+    pieces: list[bytes] = []
+    while size:
         # not more: what follows belongs to the module
-        piece = os.read(fd, size - len(data))
+        piece = os.read(fd, size)
         if not piece:
             sys.exit("the runner did not arrive")
-        data += piece
-    return data
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 class _Shipped:
