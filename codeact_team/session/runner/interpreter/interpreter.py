@@ -20,7 +20,7 @@ from codeact_team.session.runner.interpreter.channel import Channel, Streams, de
 from codeact_team.session.runner.interpreter.open_files import OpenFiles
 from codeact_team.session.runner.interpreter.outputs import Outputs
 from codeact_team.session.runner.interpreter.reports import FinalAnswer, Names
-from codeact_team.session.runner.interpreter.showing import Showing
+from codeact_team.session.runner.interpreter.showing import ImportWatcher, Showing
 from codeact_team.session.runner.interpreter.user_code import (
     LibraryFinder,
     Sources,
@@ -28,6 +28,7 @@ from codeact_team.session.runner.interpreter.user_code import (
     formatted,
     get_ipython,
     interruptible,
+    interruptible_module,
     keep_for_debuggers,
     offer_shell,
     one_line,
@@ -48,7 +49,9 @@ _FAILED = 1
 _INTERRUPTED = 130
 
 _PACKAGE = __name__.rpartition(".")[0]
-_TOOLS, _FORKING, _MAGICS = (f"{_PACKAGE}.{name}" for name in ("tools_module", "forking", "magics"))
+_TOOLS, _FORKING, _MAGICS, _WORKERS = (
+    f"{_PACKAGE}.{name}" for name in ("tools_module", "forking", "magics", "workers")
+)
 """Loaded when they are needed."""
 
 _display = sys.displayhook
@@ -303,7 +306,25 @@ def _exit_status(error: SystemExit) -> tuple[int, str]:
         return _FAILED, formatted(second)
 
 
-def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> None:
+def _prepare_workers(sources: dict[str, Any], spawn: Any) -> None:
+    """Let workers of ``multiprocessing`` find what blocks define. ``spawn`` is the module that starts them."""
+    if not hasattr(spawn, "get_preparation_data"):
+        # a module of the code
+        return
+    import marshal
+
+    # pickles name it, and import no module inside a package without that
+    name, (_, _, code) = "<workers>", sources[_WORKERS]
+    interruptible_module(_WORKERS)
+    if isinstance(code, str):
+        code = marshal.dumps(compile(code, f"<{_WORKERS}>", "exec"))
+    module: Any = ModuleType(name)
+    sys.modules[name] = module
+    exec(marshal.loads(code), module.__dict__)
+    module.install(code)
+
+
+def main(sources: dict[str, Any], load: Callable[[str], Any], arguments: list[str]) -> None:
     """Run blocks until the supervisor closes the pipe, then exit; with ``EX_SOFTWARE`` after a failure."""
     status, is_to_end_in_order = 0, False
     try:
@@ -311,6 +332,8 @@ def main(sources: object, load: Callable[[str], Any], arguments: list[str]) -> N
         LibraryFinder().install()
         channel = Channel(*pipes)
         prepare_user_site()
+        prepare_workers = partial(_prepare_workers, sources)
+        sys.meta_path.insert(0, ImportWatcher(["multiprocessing.spawn"], prepare_workers))
         is_to_end_in_order = _Interpreter(channel, control, load).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE

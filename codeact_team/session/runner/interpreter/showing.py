@@ -52,7 +52,7 @@ class Showing:
         self._artifacts: Artifacts | None = None
         os.environ.setdefault("MPLBACKEND", "Agg")
         filterwarnings("ignore", message="FigureCanvasAgg is non-interactive", category=UserWarning)
-        sys.meta_path.insert(0, _Watcher(self._watch))
+        sys.meta_path.insert(0, ImportWatcher(_WATCHED, self._watch))
         sys.meta_path.append(_StandIn(load))
         builtins.__dict__["display"] = self.display
 
@@ -107,15 +107,16 @@ _WATCHED = (
 """The modules whose functions show something, or ask where, and would show it nowhere in a sandbox."""
 
 
-class _Watcher:
-    """Finds and loads the watched modules as the others would, and calls ``watch`` with each when it is loaded."""
+class ImportWatcher:
+    """Finds and loads the modules of some names as the others would, and calls ``watch`` with each when it is loaded."""
 
-    def __init__(self, watch: Callable[[Any], None]) -> None:
+    def __init__(self, names: Sequence[str], watch: Callable[[Any], None]) -> None:
+        self._names = names
         self._watch = watch
         self._loaders: dict[str, Any] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in _WATCHED:
+        if name not in self._names:
             return None
         others: Any = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in others if spec is not None), None)
