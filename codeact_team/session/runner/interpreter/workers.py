@@ -10,18 +10,24 @@ import ast
 import importlib
 import linecache
 import marshal
+import os
 import pickle
 import sys
 from functools import lru_cache, wraps
 from io import BytesIO
-from multiprocessing import context, process, reduction, spawn
+from multiprocessing import reduction, spawn, util
 from types import CellType, CodeType, FunctionType, ModuleType
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
+
+# what is private there is unknown to type checkers
+context: Any = sys.modules["multiprocessing.context"]
+process: Any = sys.modules["multiprocessing.process"]
 
 _MAIN = "__main__"
 _BLOCK = "<block "
@@ -33,13 +39,17 @@ _NOT_SENT = (
     "example in the initializer of a pool, or use multiprocessing.get_context('fork')"
 )
 _NO_TOOLS = "tools can be called in the session's own process only: call it there, and pass what it returns"
-_TOO_EARLY = (
-    "its definition has not come: it was pickled before a process was started by spawn or forkserver. "
-    "Choose one by multiprocessing.set_start_method first, or pass it as an argument"
+_NOT_COME = (
+    "its definition was not sent to this process: multiprocessing pickled it before it started a process by spawn "
+    "or forkserver, or something else pickled it. Call multiprocessing.set_start_method first, or use "
+    "multiprocessing.get_context('fork')"
 )
 
-_Entry = tuple[str, int, "bytes | str"]
-"""A name of ``__main__``, a number for its content, and its pickle, or why there is none."""
+_Entry = tuple[str, int, "bytes | _File | str"]
+"""A name of ``__main__``, a number for its content, and its pickle, a file with that, or why there is none."""
+
+_LARGE = 1 << 20
+"""Bytes of a pickle that is not sent with each task, but once, as a file."""
 
 
 def _namespace() -> dict[str, Any]:
@@ -53,14 +63,15 @@ class _Preparation:
     """Loads this module in the worker that unpickles it, before anything else."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_BOOT, {"name": __name__, "code": _installed.code})
+        has_tools = type(sys.modules.get("tools")).__module__ == _TOOLS
+        return exec, (_BOOT, {"name": __name__, "code": _installed.code, "has_tools": has_tools})
 
 
 _BOOT = """
 import marshal, sys
 module = sys.modules[name] = type(sys)(name)
 exec(marshal.loads(code), module.__dict__)
-module.begin_worker(code)
+module.begin_worker(code, has_tools)
 """
 
 
@@ -81,6 +92,11 @@ def install(code: bytes) -> None:
 
     @wraps(prepare)
     def with_definitions(name: str) -> dict[str, Any]:
+        # a new worker gets what is there now
+        _large.clear()
+        if (pool := sys.modules.get("joblib.pool")) is not None:
+            # joblib's backend "multiprocessing" has a pickler of its own
+            pool.CustomizablePickler.reducer_override = _reduced
         return {**prepare(name), "definitions": _Preparation()}
 
     spawn.get_preparation_data = with_definitions
@@ -89,7 +105,7 @@ def install(code: bytes) -> None:
 
 def _reduced(pickler: Any, value: Any) -> Any:
     """Reduce what pickle would only name, or refuse; the ``reducer_override`` of multiprocessing's pickler."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _NAMED or issubclass(kind, type) or _is_of_typing(kind):
         if getattr(value, "__module__", None) != _MAIN or not _crosses():
             return NotImplemented
@@ -111,7 +127,12 @@ _TOOLS = "codeact_team.session.runner.interpreter.tools_module"
 
 
 def _is_of_typing(kind: type) -> bool:
-    return kind.__module__ == "typing" and kind.__name__ in ("NewType", "ParamSpec", "TypeVar", "TypeVarTuple")
+    return kind.__module__ == "typing" and kind.__name__ in (
+        "NewType",
+        "ParamSpec",
+        "TypeVar",
+        "TypeVarTuple",
+    )
 
 
 def _crosses() -> bool:
@@ -175,15 +196,44 @@ def _bundle(names: Iterable[str]) -> tuple[_Entry, ...]:
         name = waiting.pop()
         # otherwise it is a builtin, or missing here as well
         if name not in entries and name in namespace:
-            data, needed = _pickled(name, namespace[name])
-            entries[name] = (name, hash(data), data)
+            entries[name], needed = _entry(name, namespace[name])
             waiting += needed
     if len(entries) < 2:
         return (*entries.values(),)
     return tuple(entries[name] for name in [*namespace] if name in entries)
 
 
-def _pickled(name: str, value: object) -> tuple[bytes | str, Iterable[str]]:
+class _File(NamedTuple):
+    path: str
+
+
+_large: dict[str, tuple[object, _Entry, Iterable[str]]] = {}
+"""The last value of a name whose pickle is large, its entry, and what that needs."""
+
+
+def _entry(name: str, value: object) -> tuple[_Entry, Iterable[str]]:
+    last = _large.pop(name, None)
+    if last is not None and last[0] is value:
+        _large[name] = last
+        return last[1:]
+    data, needed = _pickled(value)
+    entry = (name, hash(data), data)
+    # what is pickled for the start of a process may be for that alone
+    if isinstance(data, str) or len(data) < _LARGE or context.get_spawning_popen() is not None:
+        return entry, needed
+    file = _File(os.path.join(util.get_temp_dir(), f"{name}{hash(data)}"))
+    try:
+        with open(file.path, "wb") as target:
+            target.write(data)
+    except OSError:
+        # there is no space
+        return entry, needed
+    entry = (name, hash(data), file)
+    _large[name] = value, entry, needed
+    return entry, needed
+
+
+def _pickled(value: object) -> tuple[bytes | str, Iterable[str]]:
     file = BytesIO()
     pickler = _EntryPickler(file, value)
     try:
@@ -318,13 +368,15 @@ def _source(file: str, first: int, last: int) -> tuple[str, int, str]:
 _tokens: dict[str, int] = {}
 """For each name that was received, the number of what it was last bound to."""
 
-_pending: dict[str, bytes | str] = {}
+_pending: dict[str, bytes | _File | str] = {}
 """What was received and not yet bound."""
 
 
-def begin_worker(code: bytes) -> None:
-    """Give this worker process a ``__main__`` for the definitions."""
+def begin_worker(code: bytes, has_tools: bool) -> None:
+    """Give this worker process a ``__main__`` for the definitions. ``has_tools`` tells whether the session has tools."""
     _installed.in_session = False
+    if has_tools:
+        sys.modules["tools"] = _absent("tools", _NO_TOOLS)
     main = ModuleType(_MAIN)
     main.__dict__["__getattr__"] = _missing
     # as multiprocessing does: functions of the old one may still run
@@ -337,7 +389,7 @@ def _missing(name: str) -> Any:
     """A stand-in for a name of ``__main__`` that a pickle mentions: to raise an error would end a pool's worker unheard."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return _absent(name, _TOO_EARLY)
+    return _absent(name, _NOT_COME)
 
 
 def named(path: str, entries: tuple[_Entry, ...]) -> Any:
@@ -376,14 +428,21 @@ def _receive(entries: Iterable[_Entry]) -> None:
 
 def _bind(name: str) -> None:
     data, namespace = _pending.pop(name), _namespace()
-    if isinstance(data, bytes):
+    if not isinstance(data, str):
         try:
-            namespace[name] = pickle.loads(data)
+            namespace[name] = pickle.loads(_content_of(data))
         except Exception as error:
             data = _NOT_SENT.format(f"{type(error).__name__}: {error}")
             namespace[name] = _absent(name, data)
     elif name not in namespace:
         namespace[name] = _absent(name, data)
+
+
+def _content_of(data: bytes | _File) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    with open(data.path, "rb") as file:
+        return file.read()
 
 
 def make_cell() -> CellType:
@@ -438,34 +497,34 @@ def run_statement(name: str, code: bytes, source: tuple[str, int, str]) -> Any:
 
 def _keep(file: str, first: int, text: str) -> None:
     """Let tracebacks show lines of a block."""
-    size, changed, lines, path = linecache.cache.get(file) or (0, None, [], file)
+    kept: Any = linecache.cache.get(file) or (0, None, [], file)
+    lines: list[str] = kept[2]
     new = text.splitlines(keepends=True)
     lines += ["\n"] * (first - 1 + len(new) - len(lines))
     lines[first - 1 : first - 1 + len(new)] = new
-    linecache.cache[file] = (size, changed, lines, path)
+    linecache.cache[file] = kept
 
 
 class _AbsentType(type):
     """Of a class that stands for a value or a class that is not in this process. To use it in any way raises an error."""
 
-    def _refuse(cls, *arguments: Any, **named: Any) -> Any:
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls.refuse()
+
+    def refuse(cls, *arguments: Any, **named: Any) -> Any:
         raise RuntimeError(f"{cls.__name__}: {cls.__doc__}")
 
-    __call__ = __iter__ = __len__ = __contains__ = __getitem__ = __setitem__ = __bool__ = _refuse
-    __enter__ = __exit__ = __aenter__ = __aexit__ = __await__ = __add__ = __mul__ = __lt__ = _refuse
 
-    def __getattr__(cls, name: str) -> Any:
-        return _refused(cls, name)
-
-
-def _refused(absent: _AbsentType, name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return absent._refuse()
+_USES = "add aenter aexit await bool call contains enter exit getitem iter len lt mul setitem".split()
+for _use in _USES:
+    setattr(_AbsentType, f"__{_use}__", _AbsentType.refuse)
 
 
 def _absent(name: str, reason: str) -> Any:
-    def of_instance(self: object, attribute: str) -> Any:
-        return _refused(type(self), attribute)
+    def of_instance(_: object, attribute: str) -> Any:
+        return getattr(absent, attribute)
 
-    return _AbsentType(name, (), {"__module__": _MAIN, "__doc__": reason, "__getattr__": of_instance})
+    absent = _AbsentType(name, (), {"__module__": _MAIN, "__doc__": reason, "__getattr__": of_instance})
+    return absent
