@@ -7,12 +7,14 @@ its workers load this module, each into ``sys.modules``, where pickles find its 
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import linecache
 import marshal
 import os
 import pickle
 import sys
+from contextlib import suppress
 from functools import lru_cache, wraps
 from io import BytesIO
 from multiprocessing import reduction, spawn, util
@@ -22,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 # what is private there is unknown to type checkers
@@ -63,8 +65,8 @@ class _Preparation:
     """Loads this module in the worker that unpickles it, before anything else."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        has_tools = type(sys.modules.get("tools")).__module__ == _TOOLS
-        return exec, (_BOOT, {"name": __name__, "code": _installed.code, "has_tools": has_tools})
+        given = {"name": __name__, "code": _installed.code, "has_tools": _has_tools(sys.modules.get("tools"))}
+        return exec, (_BOOT, given)
 
 
 _BOOT = """
@@ -105,11 +107,14 @@ def install(code: bytes) -> None:
 
 def _reduced(pickler: Any, value: Any) -> Any:
     """Reduce what pickle would only name, or refuse; the ``reducer_override`` of multiprocessing's pickler."""
-    kind: Any = type(value)
-    if kind in _NAMED or issubclass(kind, type) or _is_of_typing(kind):
+    kind = _type_of(value)
+    is_named = kind is FunctionType or kind is _CACHED or issubclass(kind, type)
+    if is_named or (kind.__module__ == "typing" and kind.__name__ in _OF_TYPING):
         if getattr(value, "__module__", None) != _MAIN or not _crosses():
             return NotImplemented
         return _defined(pickler, value)
+    if kind.__module__ == _TOOLS or _has_tools(value):
+        raise pickle.PicklingError(_NO_TOOLS)
     if kind is ModuleType:
         name = value.__name__
         known = sys.modules.get(name) is value and name != _MAIN
@@ -117,21 +122,21 @@ def _reduced(pickler: Any, value: Any) -> Any:
     if kind is CellType:
         # the function that has it fills it
         return make_cell, ()
-    if kind.__module__ == _TOOLS:
-        raise pickle.PicklingError(_NO_TOOLS)
     return NotImplemented
 
 
-_NAMED = (FunctionType, type(lru_cache(int)))
+_type_of: Callable[[object], type[Any]] = type
+_CACHED = type(lru_cache(int))
 _TOOLS = "codeact_team.session.runner.interpreter.tools_module"
 
 
-def _is_of_typing(kind: type) -> bool:
-    return kind.__module__ == "typing" and kind.__name__ in (
-        "NewType",
-        "ParamSpec",
-        "TypeVar",
-        "TypeVarTuple",
+_OF_TYPING = ("NewType", "ParamSpec", "TypeVar", "TypeVarTuple")
+
+
+def _has_tools(value: Any) -> bool:
+    """Whether it is the module ``tools`` of the session, or one below it, and none of a file."""
+    return (
+        type(value) is ModuleType and value.__name__.partition(".")[0] == "tools" and value.__spec__ is None
     )
 
 
@@ -248,7 +253,14 @@ def _function(function: FunctionType, entries: tuple[_Entry, ...]) -> tuple[Any,
     code = function.__code__
     cells = function.__closure__ or ()
     source = _source(code.co_filename, code.co_firstlineno, _last_line(code))
-    made = (_marshalled(code), function.__name__, function.__qualname__, cells, source, entries)
+    made = (
+        _marshalled(code, code.co_filename),
+        function.__name__,
+        function.__qualname__,
+        cells,
+        source,
+        entries,
+    )
     state = {
         "__defaults__": function.__defaults__,
         "__kwdefaults__": function.__kwdefaults__,
@@ -265,8 +277,11 @@ def _content(cell: CellType) -> tuple[Any, ...]:
         return ()
 
 
-# the same code gives the same bytes, which marshal does not promise
-_marshalled = lru_cache(1000)(marshal.dumps)
+@lru_cache(1000)
+def _marshalled(code: CodeType, file: str) -> bytes:
+    """The bytes of code of a file: the same each time, which marshal does not promise."""
+    # equal code may be of another file
+    return marshal.dumps(code)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -294,23 +309,22 @@ def _names_in(code: CodeType) -> frozenset[str]:
     )
 
 
-_statements: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
-"""For each class the arguments of :func:`run_statement`."""
+_statements: WeakKeyDictionary[Any, tuple[CodeType, tuple[str, int, str]]] = WeakKeyDictionary()
+"""The statement that defines a class, and the last part of the arguments of :func:`run_statement`."""
 
 
 def _statement(value: Any, inner: _EntryPickler | None) -> tuple[Any, ...]:
     name = _name_of(value)
-    if (statement := _statements.get(value)) is None:
-        if (statement := _found(name)) is None:
-            if hasattr(value, "_fields") and issubclass(value, tuple):
-                return _named_tuple(value)
-            raise pickle.PicklingError(
-                f"no block that defines {name} by a statement is known: write it into a module of the workspace"
-            )
-        _statements[value] = statement
+    if (statement := _statements.get(value) or _found(name)) is None:
+        if hasattr(value, "_fields") and issubclass(value, tuple):
+            return _named_tuple(value)
+        raise pickle.PicklingError(
+            f"no block that defines {name} by a statement is known: write it into a module of the workspace"
+        )
+    _statements[value] = code, source = statement
     assert inner is not None, "only the value of a name is sent as its statement"
-    inner.needed.update(_names_in(marshal.loads(statement[1])))
-    return run_statement, statement
+    inner.needed.update(_names_in(code))
+    return run_statement, (name, _marshalled(code, code.co_filename), source)
 
 
 def _named_tuple(value: Any) -> tuple[Any, ...]:
@@ -321,8 +335,8 @@ def _named_tuple(value: Any) -> tuple[Any, ...]:
     return partial(namedtuple, defaults=defaults, module=_MAIN), (value.__name__, value._fields)
 
 
-def _found(name: str) -> tuple[Any, ...] | None:
-    """The newest statement of a block that defines a name, as arguments of :func:`run_statement`."""
+def _found(name: str) -> tuple[CodeType, tuple[str, int, str]] | None:
+    """The newest statement of a block that defines a name, and its source."""
     for block in [*reversed([*linecache.cache])]:
         if not block.startswith(_BLOCK) or name not in (text := "".join(linecache.getlines(block))):
             continue
@@ -337,7 +351,7 @@ def _found(name: str) -> tuple[Any, ...] | None:
                 each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"
             ]
             code = compile(ast.Module([*futures, node], []), block, "exec", dont_inherit=True)
-            return name, marshal.dumps(code), _source(block, first, node.end_lineno)
+            return code, _source(block, first, node.end_lineno)
     return None
 
 
@@ -378,7 +392,7 @@ def begin_worker(code: bytes, has_tools: bool) -> None:
     if has_tools:
         sys.modules["tools"] = _absent("tools", _NO_TOOLS)
     main = ModuleType(_MAIN)
-    main.__dict__["__getattr__"] = _missing
+    main.__dict__.update(__builtins__=builtins, __getattr__=_missing)
     # as multiprocessing does: functions of the old one may still run
     spawn.old_main_modules.append(sys.modules[_MAIN])
     sys.modules[_MAIN] = sys.modules["__mp_main__"] = main
@@ -491,7 +505,9 @@ def run_statement(name: str, code: bytes, source: tuple[str, int, str]) -> Any:
         else:
             break
     value = namespace[name]
-    _statements[value] = (name, code, source)
+    with suppress(TypeError):
+        # whatever the statement has made of it
+        _statements[value] = statement, source
     return value
 
 
