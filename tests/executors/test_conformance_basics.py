@@ -555,6 +555,24 @@ def test_dump_and_load_keep_every_field(kind: Kind, tmp_path: Path) -> None:
     )
 
 
+@usually("confined-session", "docker-session")
+@pytest.mark.parametrize("method", mostly_long(["spawn", "forkserver"]))
+async def test_worker_processes_find_what_the_code_defines(
+    executor: SandboxedCodeExecutor, method: str
+) -> None:
+    code = f"""
+import multiprocessing
+class Point:
+    def __init__(self, x): self.x = x
+factor = 3
+def scaled(n): return Point(n * factor)
+if __name__ == "__main__":
+    with multiprocessing.get_context({method!r}).Pool(1) as pool:
+        print([type(each) is Point and each.x for each in pool.map(scaled, [1, 2])])
+"""
+    assert (await run(executor, code)).output == "[3, 6]\n"
+
+
 @one_part
 async def test_loaded_twice_from_one_config_they_run_side_by_side(kind: Kind) -> None:
     # a fixed name or directory must not make the second remove what the first uses

@@ -92,3 +92,25 @@ def test_cells_show_what_they_show_in_a_notebook(one: Supervised, name: str) -> 
         assert result.report is not None
         types = [head["mime_type"] for head, _ in result.artifacts]
         assert difference(shown, result.text, result.report["exit_code"], types) is None, code
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_no_forks_find_what_blocks_define(one: Supervised, method: str) -> None:
+    one.run("import dataclasses, enum, multiprocessing\nfrom concurrent.futures import ProcessPoolExecutor")
+    one.run(
+        "class Colour(enum.Enum):\n    RED = 1\n@dataclasses.dataclass\nclass Point:\n    x: int\nfactor = 3"
+    )
+    one.run(
+        "def scaled(n):\n    return Point(n * factor), Colour.RED\ndef work():\n    print(scaled(1), flush=True)"
+    )
+    code = f"""
+context = multiprocessing.get_context({method!r})
+with context.Pool(1) as pool:
+    print(pool.map(scaled, [2]) == [(Point(6), Colour.RED)])
+with ProcessPoolExecutor(1, mp_context=context) as executor:
+    print(executor.submit(lambda n: scaled(n), 3).result() == (Point(9), Colour.RED))
+process = context.Process(target=work)
+process.start()
+process.join()
+"""
+    assert one.run(code).text == "True\nTrue\n(Point(x=3), <Colour.RED: 1>)\n"

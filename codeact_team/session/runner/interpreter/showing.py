@@ -11,7 +11,7 @@ from codeact_team.session.runner.interpreter.user_code import interruptible, use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from typing import Any
 

@@ -36,6 +36,9 @@ _BLOCK = "<block "
 _MAX_SOURCE = 20_000
 """Characters of the longest definition whose lines a traceback in a worker shows."""
 
+_MAX_MAGICS = 50
+"""Lines of a block that are no Python, after which no definition is looked for in it."""
+
 _NOT_SENT = (
     "it cannot be sent to a process that was started by spawn or forkserver ({}). Make it in that process, for "
     "example in the initializer of a pool, or use multiprocessing.get_context('fork')"
@@ -340,7 +343,7 @@ def _found(name: str) -> tuple[CodeType, tuple[str, int, str]] | None:
     for block in [*reversed([*linecache.cache])]:
         if not block.startswith(_BLOCK) or name not in (text := "".join(linecache.getlines(block))):
             continue
-        tree = ast.parse(text)
+        tree = _parsed(text)
         nodes = [node for node in _at_top(tree) if _defines(node, name)]
         # a definition before an assignment, which may only decorate it
         nodes.sort(key=lambda node: not isinstance(node, ast.Assign))
@@ -353,6 +356,18 @@ def _found(name: str) -> tuple[CodeType, tuple[str, int, str]] | None:
             code = compile(ast.Module([*futures, node], []), block, "exec", dont_inherit=True)
             return code, _source(block, first, node.end_lineno)
     return None
+
+
+def _parsed(text: str) -> ast.Module:
+    lines = text.split("\n")
+    for _ in range(_MAX_MAGICS):
+        try:
+            return ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            # a magic is a statement that defines nothing
+            line = lines[number := (error.lineno or 1) - 1]
+            lines[number] = line[: len(line) - len(line.lstrip())] + "pass"
+    return ast.Module([], [])
 
 
 def _at_top(node: ast.AST) -> Iterator[ast.AST]:

@@ -181,7 +181,10 @@ class _Supervisor:
                 and (one.ancestor == interpreter.pid or one.session in sessions or context.is_orphan(one))
             )
         ):
-            return "a process that the code has started still runs: wait for it, or end it"
+            return (
+                "a process that the code has started still runs: wait for it, or end it "
+                "(multiprocessing leaves processes of its own, which a restart ends)"
+            )
         return None
 
     def _promote(self, session: SupervisedSession, number: object) -> None:
