@@ -560,3 +560,63 @@ def test_all_that_lives_ends_with_whatever_is_killed(workspace: Path, victim: st
         [supervisor] = children(zygote)
         os.kill(process.pid if victim == "the process of the host" else supervisor, signal.SIGKILL)
         wait_until(lambda: not alive(mark), seconds=10)
+
+
+@X86
+@pytest.mark.long
+def test_calls_of_a_32_bit_program_are_there_for_nobody(workspace: Path) -> None:
+    code = """
+        import mmap
+        # mov eax, 15 (chmod); int 0x80; ret
+        program = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        program.write(bytes([0xB8, 15, 0, 0, 0, 0xCD, 0x80, 0xC3]))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(program))
+        print(ctypes.CFUNCTYPE(ctypes.c_int)(address)() == -errno.ENOSYS)
+    """
+    assert run(workspace, code) == ["True"]
+
+
+@X86
+@pytest.mark.long
+def test_no_second_listener_is_made_and_the_first_is_not_the_codes(workspace: Path) -> None:
+    code = """
+        # one instruction: allow
+        class Program(ctypes.Structure): _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+        allow = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000))
+        given = Program(1, ctypes.addressof(allow))
+        attempt(call, 317, 1, 1 << 3, ctypes.addressof(given))
+        print(sorted(os.listdir("/proc/self/fd")) if os.access("/proc/self/fd", os.R_OK) else "closed")
+        ours = [fd for fd in range(3, 100) if os.path.exists(f"/proc/self/fd/{fd}")]
+        print([os.readlink(f"/proc/self/fd/{fd}") for fd in ours])
+        left, right = socket.socketpair()
+        with open("sent", "w") as file: socket.send_fds(left, [b"x"], [file.fileno()])
+        _, (received,), _, _ = socket.recv_fds(right, 1, 1)
+        os.fchmod(received, 0o600); print(oct(os.stat("sent").st_mode & 0o777))
+    """
+    said = run(workspace, code)
+    assert said[0] == "EBUSY"
+    assert "seccomp" not in said[2]
+    assert said[3] == "0o600"
+
+
+@pytest.mark.long
+def test_a_workspace_that_is_moved_stays_the_codes_and_its_old_path_is_nobodys(workspace: Path) -> None:
+    code = f"""
+        open("a", "w").close()
+        print("ready", flush=True)
+        while not os.path.exists("go"): time.sleep(0.01)
+        os.chmod("a", 0o600); print(oct(os.stat("a").st_mode & 0o777))
+        attempt(os.chmod, {str(workspace)!r} + "/of-another", 0o777)
+    """
+    file = workspace.parent / "moved.py"
+    file.write_text(BEGIN + textwrap.dedent(code))
+    moved = workspace.with_name("moved")
+    with host(str(file), workspace, "required", "namespaces") as process:
+        wait_until((workspace / "a").exists, seconds=20)
+        workspace.rename(moved)
+        workspace.mkdir()
+        (workspace / "of-another").touch(0o600)
+        (moved / "go").touch()
+        report = json.loads(process.communicate(timeout=60)[0])
+    assert report["output"].splitlines() == ["ready", "0o600", "EPERM"]
+    assert (workspace / "of-another").stat().st_mode & 0o777 == 0o600
