@@ -90,7 +90,7 @@ async def test_an_address_is_for_a_cluster_only(tmp_path: Path) -> None:
 
 async def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SettingError, match=r"pip install 'codeact-team\[ray\]'"):
+    with pytest.raises(SettingError, match=r"pip install '\.\[ray\]'"):
         await run_batch(coder("http://127.0.0.1:9"), numbers(1), out=tmp_path, engine="ray")
 
 
