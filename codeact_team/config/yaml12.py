@@ -35,6 +35,7 @@ MAX_DEPTH = 100
 _MAX_TAG_CHARS = 100
 
 _LINE_WIDTH = 110
+_UNBROKEN = 1 << 30
 
 _TAG = "tag:yaml.org,2002:"
 # YAML 1.2 has no timestamps, and "=" and "<<" mean something in a mapping's key only
@@ -82,12 +83,18 @@ def parse_value(text: str) -> Any:
 
 def write(data: Any) -> str:
     """Write plain data as YAML 1.2 that :func:`parse` reads back as the same data; text of several lines as a block."""
+    text = _written(data, _LINE_WIDTH)
+    # ruamel.yaml adds a blank where it breaks a line between an escape and blanks
+    return _written(data, _UNBROKEN) if "\\" in text else text
+
+
+def _written(data: Any, width: int) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.Representer = _Representer
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
     yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.width = _LINE_WIDTH
+    yaml.width = width
     yaml.allow_unicode = True
     stream = io.StringIO()
     yaml.dump(data, stream)

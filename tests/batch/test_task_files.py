@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
@@ -125,6 +125,7 @@ def test_a_field_sets_its_value_and_nothing_else(value: JsonValue) -> None:
     assert set_by("config.x={a: {field}, b: '{field}'}", field=value) == {"a": value, "b": value}
 
 
+@example("0000000000000000000000000000\x1f\x1f\x1f\x1f\x1f\x1f0 0")
 @given(texts)
 def test_a_field_within_longer_text_is_text(value: str) -> None:
     assert set_by("config.x=out/{field}.txt: [y", field=value) == f"out/{value}.txt: [y"
