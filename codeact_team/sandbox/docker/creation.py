@@ -152,7 +152,8 @@ def launch(
         try:
             id, stream, filter_ = _started(client, url, config, settings, paths, host_config, user, engine)
         except EngineError as error:
-            if named is None or not is_missing(named.file, error):
+            # missing where the engine is, or closed to the user that it runs as
+            if named is None or str(named.file) not in str(error):
                 raise
             naming.forget(url)
             return launch(client, url, config, binding, packages, word, with_python=with_python)
