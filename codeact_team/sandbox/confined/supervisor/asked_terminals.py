@@ -90,9 +90,13 @@ class TerminalCalls:
         return made
 
     def _forget_free(self) -> None:
-        """Forget those whose numbers the kernel gives to new terminals: it gives the lowest that nobody has."""
+        """Forget those whose numbers other terminals have, or the kernel gives to new ones: it gives the lowest that nobody has."""
+        for path in [path for path, one in self._made.items() if one.is_gone and os.path.exists(path)]:
+            self._forget(path)
         with ExitStack() as tried:
-            for _ in [one for one in self._made.values() if one.is_gone]:
+            for _ in range(MOST_TERMINALS):
+                if not any(one.is_gone for one in self._made.values()):
+                    break
                 made, path = _open_new()
                 tried.callback(os.close, made)
                 self._forget(path)
