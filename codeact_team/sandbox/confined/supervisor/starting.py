@@ -21,6 +21,7 @@ from codeact_team.sandbox.confined.supervisor.listening import (
     receive_listener,
     send_listener,
 )
+from codeact_team.sandbox.confined.supervisor.users import User
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.control_groups import GroupCounters
 from codeact_team.sandbox.system.kernel import (
@@ -31,7 +32,6 @@ from codeact_team.sandbox.system.kernel import (
     descriptors_of_libffi,
     limit,
 )
-from codeact_team.sandbox.users import is_private
 
 _NOT_CONFINED = "a loaded program runs only where code is confined"
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -97,12 +97,12 @@ def in_namespaces(
 
 
 def without_namespaces(
-    settings: Confinement, main_thread: ForkingThread, loaded: PreloadedProgram | None
+    settings: Confinement, user: User | None, main_thread: ForkingThread, loaded: PreloadedProgram | None
 ) -> Start:
     """Start programs by the side of all others of this machine, with a listener in this process."""
     # the second leads each program to its own terminal, if it has one
     devices = [*filter(os.path.exists, [os.devnull, isolation.OWN_TERMINAL])]
-    if settings.shared_memory or is_private(os.getuid()):
+    if settings.shared_memory or (user is not None and user.is_own):
         devices += filter(os.path.exists, [SHARED_MEMORY])
     rules = calls.without_namespaces(kernel.landlock_abi(), kernel.landlock_scopes())
 

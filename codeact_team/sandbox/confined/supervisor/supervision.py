@@ -270,7 +270,7 @@ def _confinement(
         limit(resource.RLIMIT_DATA, settings.memory_mib * MIB)
     if capabilities.view is View.LISTENER:
         # this process does what programs may not: each of them refuses more itself
-        return (), starting.without_namespaces(settings, main_thread, capabilities.program)
+        return (), starting.without_namespaces(settings, capabilities.user, main_thread, capabilities.program)
     if os.getuid() == 0 and (missing := sorted(BOUNDING & group.missing.keys())):
         raise OSError(f"the control groups cannot be entered: {', '.join(missing)}")
     if "pids" in group.missing:

@@ -32,11 +32,13 @@ class User(NamedTuple):
         id: The number of the user.
         group: The number of its only group.
         lending: A descriptor of a user namespace that maps root to it, if root can lend it files.
+        is_own: Whether nothing else of this machine is the user's.
     """
 
     id: int
     group: int
     lending: int | None = None
+    is_own: bool = False
 
 
 def user_in_namespaces() -> User | None:
@@ -62,7 +64,7 @@ def user_in_namespaces() -> User | None:
                     with open(f"/proc/{child}/{name}", "w") as file:
                         file.write(map_)
                 lending = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-                return User(user, user, lending)
+                return User(user, user, lending, is_own=True)
     finally:
         os.close(entered)
         os.kill(child, signal.SIGKILL)
@@ -81,7 +83,7 @@ def user_without_namespaces(settings: Confinement) -> User | None:
     owner = os.fstat(workspace)
     os.close(workspace)
     if owner.st_uid != 0:
-        user = User(owner.st_uid, owner.st_gid)
+        user = User(owner.st_uid, owner.st_gid, is_own=settings.is_temporary)
         return user if _runs_python(user) else None
     is_new = settings.is_temporary and not settings.lent
     return _new_user() if is_new and _everybody_runs_python() else None
@@ -89,7 +91,7 @@ def user_without_namespaces(settings: Confinement) -> User | None:
 
 def _new_user() -> User:
     user = private_user(in_namespace=not maps_all_users())
-    return User(user, user)
+    return User(user, user, is_own=True)
 
 
 @cache

@@ -32,7 +32,6 @@ from codeact_team.sandbox.confined.supervisor.supervision import (
 )
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
-from codeact_team.sandbox.users import is_private
 
 _OTHER_SYSTEM = f"it takes Linux, and this is {sys.platform}"
 
@@ -211,7 +210,7 @@ def _make_group(settings: Confinement) -> ControlGroup | None:
 def _remove(group: ControlGroup | None, private: str, user: users.User | None) -> None:
     if group is not None:
         group.remove()
-    if user is not None and is_private(user.id):
+    if user is not None and user.is_own:
         with suppress(FileNotFoundError), os.scandir(SHARED_MEMORY) as segments:
             for segment in segments:
                 if segment.stat(follow_symlinks=False).st_uid == user.id:
