@@ -281,13 +281,12 @@ class Quota:
     @property
     def has_full_disk(self) -> bool:
         """Whether a file system that has a part of the workspace is full."""
-        temporary = () if self._of_temporary is None else self._of_temporary._directories
-        for directory in (*self._directories, *temporary):
+        for directory in self._directories:
             with suppress(OSError):
                 there = os.statvfs(directory)
                 if there.f_bavail * there.f_frsize < MIB or (there.f_files and not there.f_favail):
                     return True
-        return False
+        return self._of_temporary is not None and self._of_temporary.has_full_disk
 
     async def exceeded_by_copies(self, home: str, copies: int, *, replaced: str | None = None) -> str | None:
         """The setting that copies of the directory ``home`` below the workspace would exceed, with its value.
