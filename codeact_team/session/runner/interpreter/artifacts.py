@@ -7,7 +7,8 @@ import sys
 
 from codeact_team.session.protocol import ARTIFACT_HEAD_BYTES, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, MIB, Kind
 from codeact_team.session.runner.interpreter.channel import room
-from codeact_team.session.runner.interpreter.forms import PLAIN, forms_of, forms_of_bundle, own_method
+from codeact_team.session.runner.interpreter.forms import PLAIN, forms_of, forms_of_bundle
+from codeact_team.session.runner.interpreter.repr_methods import DISPLAY_METHOD, own_method
 from codeact_team.session.runner.interpreter.user_code import interruptible, one_line
 
 TYPE_CHECKING = False
@@ -99,7 +100,7 @@ class Artifacts:
     @interruptible
     def _shows_itself(self, value: Any) -> bool:
         try:
-            method = own_method(value, "_ipython_display_")
+            method = own_method(value, DISPLAY_METHOD)
             if method is None:
                 return False
             method()

@@ -7,6 +7,7 @@ from binascii import a2b_base64
 from io import BytesIO
 
 from codeact_team.session.protocol import MAX_FORMS, MAX_MIME_TYPE
+from codeact_team.session.runner.interpreter.repr_methods import BUNDLE_METHOD, METHODS, own_method
 from codeact_team.session.runner.interpreter.user_code import interruptible_module, one_line
 
 TYPE_CHECKING = False
@@ -22,32 +23,9 @@ PLAIN = "text/plain"
 _PNG = "image/png"
 _SCRIPTS = ("application/javascript", "text/javascript")
 
-_METHODS = {
-    _PNG: "_repr_png_",
-    "image/jpeg": "_repr_jpeg_",
-    "image/svg+xml": "_repr_svg_",
-    "text/html": "_repr_html_",
-    "text/markdown": "_repr_markdown_",
-    "text/latex": "_repr_latex_",
-    "application/pdf": "_repr_pdf_",
-    "application/json": "_repr_json_",
-    "application/javascript": "_repr_javascript_",
-}
-"""The methods for single forms, the most useful form first."""
-_ORDER = {
-    kind: place for place, kind in enumerate([_PNG, "image/jpeg", "image/gif", "image/webp", *_METHODS])
-}
+_ORDER = {kind: place for place, kind in enumerate([_PNG, "image/jpeg", "image/gif", "image/webp", *METHODS])}
 _BYTES = ("image/", "audio/", "video/", "application/pdf")
 """Types whose forms are bytes. As text they are encoded in base64."""
-
-
-def own_method(value: object, name: str) -> Any:
-    """A method or property that the class of ``value`` defines; ``None`` if it has none, or not now."""
-    # not the value itself, which may answer to any name; classes have the methods of their objects
-    if issubclass(type(value), type) or not hasattr(type(value), name):
-        return None
-    # a property may have nothing to return now
-    return getattr(value, name, None)
 
 
 def forms_of(value: Any, remark: Remark, *, only_text: bool = False) -> dict[str, bytes]:
@@ -61,13 +39,13 @@ def forms_of(value: Any, remark: Remark, *, only_text: bool = False) -> dict[str
     found: dict[str, Any] = {}
     if not only_text:
         bundle = _made(
-            lambda: _first(_result(own_method(value, "_repr_mimebundle_"), include=None, exclude=None)),
-            "_repr_mimebundle_",
+            lambda: _first(_result(own_method(value, BUNDLE_METHOD), include=None, exclude=None)),
+            BUNDLE_METHOD,
             remark,
         )
         if issubclass(type(bundle), dict):
             found.update(bundle)
-        for kind, name in _METHODS.items():
+        for kind, name in METHODS.items():
             # most of the pictures that have both are drawn anew for each
             if kind not in found and not (kind == "image/jpeg" and _PNG in found):
                 shown = _made(lambda name=name: _first(_result(own_method(value, name))), kind, remark)

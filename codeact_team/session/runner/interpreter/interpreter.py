@@ -128,6 +128,7 @@ class _Interpreter:
             _, number = RUN_HEAD.unpack_from(payload)
             name = f"<block {number}>"
             code = payload[RUN_HEAD.size :].decode()
+            self._outputs.begin(number, code)
             # random generators that a setup has seeded stay so in forks of this interpreter
             self._seeded = self._seeded or (kind is Kind.SETUP and "seed" in code)
             if kind is Kind.SETUP:
@@ -189,7 +190,6 @@ class _Interpreter:
 
     def _run(self, code: str, name: str, token: bytes) -> bytes:
         self._answer.begin()
-        self._outputs.begin(int(name[len("<block ") : -1]), code)
         self._parts, self._names, self._denied = (), None, False
         self._showing.begin()
         if self._tools is not None:

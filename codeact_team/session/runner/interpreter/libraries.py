@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+from codeact_team.session.runner.interpreter.ipython_stand_in import (
+    clear_output,
+    display,
+    publish_display_data,
+)
 from codeact_team.session.runner.interpreter.user_code import get_ipython, interruptible_module
 
 TYPE_CHECKING = False
@@ -22,17 +27,9 @@ def watch(module: Any, artifacts: Artifacts) -> None:
 
 
 def _watch_ipython(module: Any, artifacts: Artifacts) -> None:
-    # without a shell of IPython's it would only print; its other functions call this one
-    module.display = artifacts.display
-
-    def publish_display_data(data: dict[str, Any], *_: Any, **__: Any) -> None:
-        artifacts.display(data, raw=True)
-
-    def clear_output(wait: bool = False) -> None:
-        # what is written has been read already
-        del wait
-
-    module.publish_display_data, module.clear_output = publish_display_data, clear_output
+    # without a shell of IPython's they would only print; its other functions call these
+    module.display, module.publish_display_data = display, publish_display_data
+    module.clear_output = clear_output
 
 
 def _watch_shell(module: Any, artifacts: Artifacts) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 from warnings import filterwarnings
 
+from codeact_team.session.runner.interpreter.repr_methods import shows_itself
 from codeact_team.session.runner.interpreter.user_code import interruptible, user_imports
 
 TYPE_CHECKING = False
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
 _PACKAGE = __name__.rpartition(".")[0]
 _ARTIFACTS, _STAND_IN = f"{_PACKAGE}.artifacts", f"{_PACKAGE}.ipython_stand_in"
 """Loaded when they are needed."""
-
-_PYPLOT = "matplotlib.pyplot"
-_PROTOCOL = tuple(
-    f"_{name}_"
-    for name in (
-        "repr_mimebundle repr_png repr_html repr_svg repr_jpeg repr_markdown repr_latex repr_json repr_pdf "
-        "repr_javascript ipython_display"
-    ).split()
-)
-"""The methods of IPython's protocol by which values show themselves."""
 
 
 class Showing:
@@ -74,7 +65,7 @@ class Showing:
 
     def send(self, value: object, send: Callable[[bytes, bytes], None]) -> None:
         """Send the artifacts of the block, whose last value is ``value``, each in two pieces."""
-        if self._artifacts is not None or _shows_itself(value):
+        if self._artifacts is not None or shows_itself(value):
             self._loaded().collect(value, send)
 
     @interruptible
@@ -88,12 +79,6 @@ class Showing:
     @interruptible
     def _watch(self, module: Any) -> None:
         self._loaded().watch(module)
-
-
-def _shows_itself(value: object) -> bool:
-    # not the value itself, which may have attributes of any name
-    kind = type(value)
-    return any(hasattr(kind, name) for name in _PROTOCOL)
 
 
 _WATCHED = (
