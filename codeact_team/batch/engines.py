@@ -17,7 +17,7 @@ from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.throttle import DriverInterface
 from codeact_team.batch.worker import Worker
 from codeact_team.core.aio import to_the_end
-from codeact_team.core.shipped import install
+from codeact_team.core.shipped import how_to_install
 from codeact_team.errors import CodeActTeamError, SettingError
 
 AnyWorker = Worker | RemoteWorker
@@ -53,7 +53,7 @@ class LocalEngine:
                 yield there
 
 
-_INSTALL = f"tasks on a Ray cluster need ray: `{install('ray')}` in a checkout. With `--address local` they need no other machine"
+_INSTALL = f"tasks on a Ray cluster need ray: {how_to_install('ray')}. With `--address local` they need no other machine"
 _HOW_TO_START = (
     "`--address local` starts one of this machine alone, for this batch; or start one by `ray start --head` and run this on one "
     "of its nodes, or name one by --address"

@@ -17,7 +17,7 @@ from codeact_team.cli.screen import Screen
 from codeact_team.config.document import Document
 from codeact_team.core.effects import Event
 from codeact_team.core.events import BlockEnded, Output
-from codeact_team.core.shipped import install
+from codeact_team.core.shipped import how_to_install
 from codeact_team.errors import CodeActTeamError, JournalError, SettingError
 from codeact_team.exports.pages.page import write_page
 from codeact_team.files.opening import made_named
@@ -137,7 +137,7 @@ _OVER = "; it replaces the file that was there"
 _LOGS = Path("logs")
 """Where Inspect's viewer looks by default."""
 _ENDINGS = (".eval", ".json")
-_INSTALL = f"logs for Inspect need inspect-ai: `{install('inspect')}` in a checkout"
+_INSTALL = f"logs for Inspect need inspect-ai: {how_to_install('inspect')}"
 
 
 def export_command(screen: Screen, names: Sequence[str], runs: Path, output: Path | None) -> None:

@@ -17,8 +17,13 @@ def shipped_guides() -> dict[str, Path]:
 
 
 def install(extras: str) -> str:
-    """The command that installs extras of this package, for a person to copy: in a checkout, as no index has it yet."""
+    """The command that installs extras of this package, for a person to copy; see :func:`how_to_install` for where."""
     return f"pip install '.[{extras}]'"
+
+
+def how_to_install(extras: str) -> str:
+    """How extras of this package are installed, in words: in a checkout, as no index has it yet."""
+    return f"`{install(extras)}` in a checkout"
 
 
 def _shipped(folder: str, pattern: str) -> Sequence[Path]:

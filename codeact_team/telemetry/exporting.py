@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, cast
 
-from codeact_team.core.shipped import install
+from codeact_team.core.shipped import how_to_install
 from codeact_team.errors import SettingError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _AUTOGEN = "autogen"
 _CONTENTS = ("message", "exception.message", "exception.stacktrace")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_INSTALL = f"`{install('otel')}` in a checkout"
 _PATIENCE = 5.0
 """Seconds that the last spans may take to be sent; a collector on another continent takes one."""
 _PATIENCE_AFTER_FAILURE = 0.5
@@ -56,7 +55,7 @@ def exporting(warn: Callable[[str], None], clean: Callable[[str], str]) -> Gener
         try:
             provider = _set_provider()
         except ImportError:
-            warn(f"the environment asks for traces (OTEL_…), which need more: {_INSTALL}")
+            warn(f"the environment asks for traces (OTEL_…), which need more: {how_to_install('otel')}")
         except Exception as error:
             warn(f"there will be no traces: {clean(_short(str(error)))}")
     if provider is None:
@@ -88,7 +87,7 @@ def _set_provider() -> TracerProvider | None:
         if not found:
             raise SettingError(
                 f"no exporter {name!r} is installed (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL); that for otlp over "
-                f"http/protobuf comes by {_INSTALL}"
+                f"http/protobuf comes by {how_to_install('otel')}"
             )
         exporter = next(iter(found)).load()()
         provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", _WithoutContents(exporter))))
