@@ -66,7 +66,7 @@ def test_a_traceback_shows_the_line_that_was_written(
     assert ran.exit_code == 1
     number = interpreter.blocks
     assert re.search(
-        rf'  File "<block {number}>", line {line}, in \w+|<module>\n    {re.escape(shown)}\n', ran.output
+        rf'  File "<block {number}>", line {line}, in (?:\w+|<module>)\n    {re.escape(shown)}\n', ran.output
     )
     assert f"    {shown}\n" in ran.output
     assert "get_ipython" not in ran.output
