@@ -1,9 +1,11 @@
-"""Limits of control groups below those of others."""
+"""Limits of control groups below those of others, and groups that are made at once."""
 
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,19 @@ def test_below_a_group_with_fewer_processors_a_sandbox_gets_those(
     settings = Confinement([], [], "", [], False, False, "", None, 1024, 256, cpus, 64)
     files = control_groups._limit_files(settings, "cpu", hierarchy)
     assert files["cpu.cfs_quota_us"] == given
+
+
+def test_groups_that_are_made_at_once_are_not_removed_as_orphans(tmp_path: Path) -> None:
+    def make() -> None:
+        for _ in range(500):
+            control_groups._remove_orphans(str(tmp_path))
+            directory, lock = control_groups._make_locked(str(tmp_path))
+            try:
+                assert os.path.isdir(directory)
+            finally:
+                os.rmdir(directory)
+                os.close(lock)
+
+    with ThreadPoolExecutor(4) as threads:
+        for made in [threads.submit(make) for _ in range(4)]:
+            made.result()

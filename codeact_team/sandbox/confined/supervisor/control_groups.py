@@ -207,12 +207,13 @@ def _make_locked(parent: str) -> tuple[str, int]:
     while True:
         directory = f"{parent}/{_NAME}{os.urandom(8).hex()}"
         os.mkdir(directory)
-        lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # another process may have taken it for an orphan
-        if os.path.isdir(directory):
-            return directory, lock
-        os.close(lock)
+        # until it is locked, another process may take it for an orphan
+        with suppress(FileNotFoundError):
+            lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.isdir(directory):
+                return directory, lock
+            os.close(lock)
 
 
 def _remove_orphans(parent: str) -> None:
