@@ -160,8 +160,8 @@ async def test_the_seconds_of_a_block_are_without_those_that_a_person_takes(
     asked = list[float]()
 
     async def ask(value: Any, pause: Pause) -> CallAnswer:
-        began = time.monotonic()
         with pause():
+            began = time.monotonic()
             await asyncio.sleep(0.2)
             asked.append(time.monotonic() - began)
         return CallAnswer(content=[value])
