@@ -78,7 +78,7 @@ def chat_command(
     runner.dispatcher.listen(listener, essential=True)
     chat = _Chat(screen, runner, listener, seconds, begin, reopen, with_a_person=with_a_person)
     runner.dispatcher.listen(hint := hint or ResumeHint())
-    with asking_the_person(screen, as_json=as_json):
+    with asking_the_person(screen, chat.leave, as_json=as_json):
         code = asyncio.run(chat.run())
     ended_in = chat.runner.ended_in
     if hint.is_parked and not as_json and (next_step := hint.text(runner.document)) is not None:
@@ -144,6 +144,11 @@ class _Chat:
         if self._with_a_person or not self._failures:
             return 0
         return os.EX_TEMPFAIL if self._failures == {os.EX_TEMPFAIL} else 1
+
+    def leave(self) -> None:
+        """End the chat in the middle of a question, which stays open."""
+        self._is_over = True
+        self.runner.leave()
 
     async def _talk(self) -> None:
         while await self._is_undone():

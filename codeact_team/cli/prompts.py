@@ -115,10 +115,10 @@ def decode(data: bytes, what: str) -> str:
 
 _Say = Callable[[Text], None]
 
-_HINT = "y allows it, n does not (a reason may follow), a allows it always; Ctrl-C stops the work"
-_PAGE_HINT = (
-    "there is more to read before it can be allowed: Enter shows it, n denies it; Ctrl-C stops the work"
-)
+_KEYS = "Ctrl-C stops the work, and Ctrl-D leaves the question open"
+_HINT = f"y allows it, n does not (a reason may follow), a allows it always; {_KEYS}"
+_PAGE_HINT = f"there is more to read before it can be allowed: Enter shows it, n denies it; {_KEYS}"
+_TOO_EARLY = "what you typed before this was shown is not taken for an answer"
 _SHORTEST_PAGE, _LINES_AROUND_A_PAGE = 5, 4
 """Lines. Around a page are the headline, the prompt, and a hint."""
 
@@ -128,62 +128,79 @@ def is_person_there(*, as_json: bool) -> bool:
     return not as_json and os.isatty(0) and os.isatty(1)
 
 
-def asking_the_person(screen: Screen, *, as_json: bool) -> AbstractContextManager[object]:
-    """Within it, the person at the terminal approves, if there is one."""
-    return asking(_ApprovalPrompt(screen)) if is_person_there(as_json=as_json) else nullcontext()
+def asking_the_person(
+    screen: Screen, leave: Callable[[], object], *, as_json: bool
+) -> AbstractContextManager[object]:
+    """Within it, the person at the terminal approves, if there is one.
+
+    Args:
+        screen: Where to ask.
+        leave: Ends the work, which cancels the question, as the person leaves it open.
+        as_json: Whether a program reads the output.
+    """
+    return asking(_ApprovalPrompt(screen, leave)) if is_person_there(as_json=as_json) else nullcontext()
 
 
 class _ApprovalPrompt:
     """Asks one thing at a time. Output of others waits for the answer."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, leave: Callable[[], object]) -> None:
         self._screen = screen
+        self._leave = leave
         self._turns = FairLock()
 
     async def __call__(self, question: Question) -> Answer:
         async with self._turns:
             self._screen.begin_line()
-            self._screen.text(f"── {question.headline}", "bold yellow")
             with self._screen.held() as say:
                 answer = await self._asked(question, say)
                 _say(say, question, answer)
         return answer
 
     async def _asked(self, question: Question, say: _Say) -> Answer:
+        # nothing is shown before it can be answered: who reads it types at once
+        keyboard, lines = _Keyboard(), await self._lines(question)
         try:
-            if (answer := await self._read(question, say)) is None:
-                text = await _enter(f"Allow? y yes, n no, a always ({question.grant}) > ", read_answer, _HINT)
-                answer = read_answer(text)
+            refusal = await _show_pages(keyboard, lines, self._screen.height, say)
+            prompt = f"Allow? y yes, n no, a always ({question.grant}) > "
+            answer = read_answer(refusal or await keyboard.enter(prompt, read_answer, _HINT))
             assert answer is not None, "nothing else can be entered"
             if answer.allowed or answer.reason:
                 return answer
-            return Answer(False, (await _enter("Why not? (may stay empty) > ")).strip())
+            return Answer(False, (await keyboard.enter("Why not? (may stay empty) > ")).strip())
         except EOFError:
-            return Answer(False)
+            self._leave()
         except KeyboardInterrupt:
-            # at a prompt, Ctrl-C is a key; it is meant for the whole run, which cancels this
+            # at a prompt, Ctrl-C is a key; it is meant for the whole run
             signal.raise_signal(signal.SIGINT)
-            return await asyncio.get_running_loop().create_future()
+        # which cancels this
+        return await asyncio.get_running_loop().create_future()
 
-    async def _read(self, question: Question, say: _Say) -> Answer | None:
-        """Show the question a page at a time, so that nothing of it leaves the screen unread; an answer before its end denies."""
+    async def _lines(self, question: Question) -> Sequence[Text]:
         language = question.name if question.kind == "code" else None
         # there may be as many lines as characters
         lines = await asyncio.to_thread(lambda: [*self._screen.quoted(question.details, language)])
         if question.reason:
             lines.append(Text(question.shown_reason, "yellow"))
-        refusal = await _show_pages(lines, self._screen.height, say)
-        return read_answer(refusal) if refusal else None
+        return [Text(visible(f"── {question.headline}"), "bold yellow"), *lines]
 
 
-async def _show_pages(lines: Sequence[Text], height: int, say: _Say) -> str:
-    """Show lines a page at a time, so that none leaves the screen unread. Returns what a person has entered who refuses."""
+async def _show_pages(keyboard: _Keyboard, lines: Sequence[Text], height: int, say: _Say) -> str:
+    """Show a headline and lines a page at a time, so that none leaves the screen unread.
+
+    Returns what a person has entered who refuses before the end.
+    """
     size = max(_SHORTEST_PAGE, height - _LINES_AROUND_A_PAGE)
-    for start in range(0, len(lines), size):
+    headline, *lines = lines
+    for start in range(0, max(1, len(lines)), size):
         if start:
             prompt = f"{start} of {len(lines)} lines shown. Enter for more, n no > "
-            if text := (await _enter(prompt, _read_turn, _PAGE_HINT)).strip():
+            if text := (await keyboard.enter(prompt, _read_turn, _PAGE_HINT)).strip():
                 return text
+        if keyboard.drop():
+            say(Text(_TOO_EARLY, "dim"))
+        if not start:
+            say(headline)
         for line in lines[start : start + size]:
             say(line)
     return ""
@@ -194,24 +211,33 @@ def _read_turn(text: str) -> bool | None:
     return True if not text.strip() or (answer is not None and not answer.allowed) else None
 
 
-async def _enter(
-    prompt: str, read: Callable[[str], object] | None = None, hint: str = "", *, erase: bool = True
-) -> str:
-    """Let the person enter a line; if ``read`` is given, only one that it can read, and that was typed after the prompt."""
-    # it takes a tenth of a second to import, and most runs do not need it
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.input.typeahead import clear_typeahead
-    from prompt_toolkit.validation import Validator
+class _Keyboard:
+    """The keyboard of a person who is asked something; making it takes a tenth of a second, of imports that most runs do not need."""
 
-    session: PromptSession[str] = PromptSession(erase_when_done=erase, validate_while_typing=False)
-    if read is not None:
-        session.validator = Validator.from_callable(
+    def __init__(self, *, erase: bool = True) -> None:
+        from prompt_toolkit import PromptSession
+
+        self._session: PromptSession[str] = PromptSession(erase_when_done=erase, validate_while_typing=False)
+
+    def drop(self) -> bool:
+        """Drop what was typed until now, which was not meant for what is shown next; returns whether there was anything."""
+        from prompt_toolkit.input.typeahead import get_typeahead
+
+        keys, typed = self._session.input, bool(get_typeahead(self._session.input))
+        # a terminal that edits lines does not tell of one that has not ended
+        with keys.raw_mode():
+            typed = is_input_ready(0) or typed
+            termios.tcflush(keys.fileno(), termios.TCIFLUSH)
+        return typed
+
+    async def enter(self, prompt: str, read: Callable[[str], object] | None = None, hint: str = "") -> str:
+        """Let the person enter a line; if ``read`` is given, only one that it can read, else the ``hint`` is shown."""
+        from prompt_toolkit.validation import Validator
+
+        self._session.validator = read and Validator.from_callable(
             lambda text: read(text) is not None, error_message=hint, move_cursor_to_end=True
         )
-        # earlier input was not meant for this question
-        termios.tcflush(session.input.fileno(), termios.TCIFLUSH)
-        clear_typeahead(session.input)
-    return await session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
+        return await self._session.prompt_async(prompt, handle_sigint=False, set_exception_handler=False)
 
 
 def _say(say: _Say, question: Question, answer: Answer) -> None:
@@ -263,11 +289,13 @@ def _confirm(screen: Screen, run: ForeignRun) -> Collection[str] | None:
 
 
 async def _has_read(lines: Sequence[Text], screen: Screen) -> bool:
-    return not await _show_pages(lines, screen.height, screen.styled_line)
+    return not await _show_pages(_Keyboard(), lines, screen.height, screen.styled_line)
 
 
 async def _ask(prompt: str) -> bool:
-    text = await _enter(prompt, _YES_OR_NO.fullmatch, "y allows it, n does not", erase=False)
+    keyboard = _Keyboard(erase=False)
+    keyboard.drop()
+    text = await keyboard.enter(prompt, _YES_OR_NO.fullmatch, "y allows it, n does not")
     return text.strip().lower().startswith("y")
 
 

@@ -185,7 +185,7 @@ class ResumeHint:
             f"question {question.n}: {question.text}{_LOST if question.is_lost else ''}"
             for question in questions
         )
-        lines = [f"the run is parked, as nobody is there to answer:\n{asked}"]
+        lines = [f"the run is parked until this is answered:\n{asked}"]
         if not all(question.is_lost for question in questions):
             which = ("--question", "N") if questions[1:] else ()
             lines.append(f"to answer: {command('answer', place, *which)} ANSWER")
@@ -233,7 +233,7 @@ def run_command(
             elif write is not None:
                 screen.notice("warning", f"{output} is not written: there is no answer that counts")
 
-        with asking_the_person(screen, as_json=as_json):
+        with asking_the_person(screen, runner.leave, as_json=as_json):
             running = runner.run_once(task, seconds=seconds, deliver=deliver)
             result = asyncio.run(stoppable(runner, running))
         print_end(screen, result)

@@ -142,9 +142,11 @@ class Screen:
     def held(self) -> Generator[Callable[[Text], None]]:
         """Hold all output back meanwhile, so that nothing can pass for what a person is being asked.
 
-        Yields a function that prints a line all the same. Needs a running event loop.
+        Yields a function that prints a line all the same. What is typed between two prompts is not shown. Needs a running
+        event loop.
         """
         self.close()
+        self._echo.suppress()
         self._held = []
         try:
             yield lambda line: self._show_now(partial(self._print_now, line))

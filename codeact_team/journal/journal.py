@@ -59,8 +59,10 @@ class Journal:
         self._requests = requests
         self._park = park
         self._under_way: set[CallFrame] = set()
-        self._waiting: dict[CallFrame, OpenQuestion] = {}
-        """The questions without an answer."""
+        self._asked: dict[CallFrame, tuple[AskedQuestion | PersonInput, Request]] = {}
+        """The questions to persons that have no answer yet."""
+        self._waiting: set[CallFrame] = set()
+        """Those of them that nobody is there to answer."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
@@ -85,6 +87,13 @@ class Journal:
         """Perform an effect; a question that no person answers never returns."""
         if self._park is None or not isinstance(effect, PersonInput | AskedQuestion):
             return await do()
+        self._asked[request.call] = effect, request
+        try:
+            return await self._answered(effect, request.call, do)
+        finally:
+            del self._asked[request.call]
+
+    async def _answered(self, effect: AskedQuestion | PersonInput, call: CallFrame, do: Perform) -> Any:
         try:
             outcome = await do()
             if outcome is not None or not (isinstance(effect, AskedQuestion) and effect.parks):
@@ -93,13 +102,20 @@ class Journal:
             # nobody is at the keyboard
             if not isinstance(effect, PersonInput):
                 raise
-        self._waiting[request.call] = _question(effect, request)
+        self._waiting.add(call)
         self._consider()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            del self._waiting[request.call]
+            self._waiting.remove(call)
             self._consider()
+
+    def leave(self) -> bool:
+        """Park the run, as the person who is being asked leaves; returns whether it waits for a person at all."""
+        if self._park is None or not self._asked:
+            return False
+        self._park_now()
+        return True
 
     def _consider(self) -> None:
         """If all effects wait, park the run in a while, unless something happens until then."""
@@ -112,7 +128,8 @@ class Journal:
 
     def _park_now(self) -> None:
         assert self._park is not None, "only then something waits"
-        self._park(sorted(self._waiting.values(), key=lambda question: question.n))
+        questions = [_question(effect, request) for effect, request in self._asked.values()]
+        self._park(sorted(questions, key=lambda question: question.n))
 
 
 def _question(effect: AskedQuestion | PersonInput, request: Request) -> OpenQuestion:

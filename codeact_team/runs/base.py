@@ -126,6 +126,11 @@ class Run(ABC):
         self.dispatcher.emit(event)
         self.break_off(f"it waits for an answer: codeact-team answer {event.record}")
 
+    def leave(self) -> None:
+        """End the run, as the person leaves whom it asks something: the question stays open if the run is recorded."""
+        if not self.recording.leave():
+            self.stop(Signals.SIGINT)
+
     def raise_failure(self) -> None:
         """Raise the error by which a listener, or the journal, has ended the work under way, if one has."""
         self.dispatcher.check()

@@ -325,6 +325,10 @@ class Recording:
             self.fail(error)
             raise
 
+    def leave(self) -> bool:
+        """Park the run, as the person leaves whom it asks; returns whether it can be."""
+        return self._journal is not None and self._journal.leave()
+
     def set_stopping(self, is_stopping: bool) -> None:
         """Note whether the run is being stopped from outside, before anything is cancelled for that.
 

@@ -370,7 +370,7 @@ class Approvals:
 
     async def _ask(self, question: Question, pause: Pause) -> Ruling:
         with pause():
-            # a question that suspends the run, as nobody is there, holds up no other
+            # a question that suspends the run holds up no other
             async with self._turns if self._handler or current_handler() else nullcontext():
                 # the answer to another question may have settled this one meanwhile
                 ruling = self._decide(question)

@@ -23,7 +23,14 @@ from codeact_team.tools.approvals import ApprovalRecord, Approvals
 async def work(screen: Screen, plan: dict[str, Any]) -> list[ApprovalRecord]:
     approvals = Approvals([ApprovalRule(**rule) for rule in plan["rules"]], None, "helper")
     screen.text(plan["noise"], end="")
-    asking = asyncio.gather(*(ask(approvals, thing) for thing in plan["asked"]))
+    asking: asyncio.Future[Any]
+
+    def leave() -> None:
+        screen.text("left")
+        asking.cancel()
+
+    with asking_the_person(screen, leave, as_json="--json" in sys.argv):
+        asking = asyncio.gather(*(ask(approvals, thing) for thing in plan["asked"]))
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asking.cancel)
     making_noise = asyncio.ensure_future(make_noise(screen, plan["noise"]))
     screen.wait()
@@ -60,7 +67,7 @@ async def make_noise(screen: Screen, noise: str) -> None:
 
 
 def main() -> None:
-    with reported() as screen, asking_the_person(screen, as_json="--json" in sys.argv):
+    with reported() as screen:
         plan = json.loads(sys.argv[1])
         records = asyncio.run(work(screen, plan))
         Path(plan["file"]).write_text(json.dumps([record.model_dump(mode="json") for record in records]))

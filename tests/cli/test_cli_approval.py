@@ -89,7 +89,6 @@ def test_code_is_shown_highlighted_and_can_be_denied_with_a_reason(tmp_path: Pat
     [
         (["no", ENTER, ENTER], "the person who was asked said no"),
         (["No not today", ENTER], "not today"),
-        pytest.param([CTRL_D], "the person who was asked said no", marks=pytest.mark.long),
     ],
 )
 def test_no_comes_with_or_without_a_reason(tmp_path: Path, keys: list[str], reason: str):
@@ -129,12 +128,34 @@ def test_what_is_no_answer_is_not_taken_for_one(tmp_path: Path):
     assert record["reason"] == "nothing"
 
 
-def test_what_was_typed_before_the_question_does_not_answer_it(tmp_path: Path):
-    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}, typed=("y", ENTER)) as terminal:
+def test_what_was_typed_before_the_question_does_not_answer_it_and_that_is_said(tmp_path: Path):
+    before = ("y", ENTER, "ye")
+    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}, typed=before) as terminal:
+        terminal.wait_for("what you typed before this was shown is not taken for an answer\n── helper")
         answer(terminal, "n", ENTER, ENTER, "y", ENTER)
+        terminal.wait_for("what you typed before this was shown is not taken for an answer\n── helper")
         answer(terminal, "n", ENTER, ENTER, about="mail.send")
         records = ended(terminal, tmp_path)
     assert [record["decision"] for record in records] == ["deny", "deny"]
+
+
+def test_what_is_typed_as_soon_as_a_question_is_seen_answers_it(tmp_path: Path):
+    with asked(tmp_path, REFUND) as terminal:
+        terminal.wait_for("helper wants to call orders.refund")
+        terminal.type("y", ENTER)
+        terminal.wait_for("✓ allowed: call orders.refund\n")
+        [record] = ended(terminal, tmp_path)
+    assert record["decision"] == "allow"
+    assert "before this was shown" not in terminal.text
+
+
+def test_ctrl_d_at_the_question_leaves_it_open(tmp_path: Path):
+    with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}) as terminal:
+        answer(terminal, CTRL_D)
+        terminal.wait_for("left\n")
+        assert ended(terminal, tmp_path) == []
+    assert "denied:" not in terminal.text
+    assert "mail.send" not in terminal.text
 
 
 def test_ctrl_c_at_the_question_stops_the_work_and_answers_nothing(tmp_path: Path):
@@ -213,21 +234,24 @@ def test_the_work_goes_on_while_what_is_long_is_made_ready_to_be_read(tmp_path: 
     assert float((tmp_path / "longest_turn").read_text()) < SHORT / 4
 
 
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        pytest.param(["n too long", ENTER], "too long", marks=pytest.mark.long),
-        ([CTRL_D], "the person who was asked said no"),
-    ],
-)
-def test_what_is_paged_can_be_denied_before_its_end(tmp_path: Path, keys: list[str], reason: str):
+@pytest.mark.long
+def test_what_is_paged_can_be_denied_before_its_end(tmp_path: Path):
     with asked(tmp_path, {"code": "x = 1\n" * 400}) as terminal:
         terminal.wait_for("36 of 401 lines shown. Enter for more, n no >")
-        terminal.type(*keys)
+        terminal.type("n too long", ENTER)
         terminal.wait_for("✗ denied: run python code")
         [record] = ended(terminal, tmp_path)
     assert "Allow?" not in terminal.text
-    assert (record["decision"], record["reason"]) == ("deny", reason)
+    assert (record["decision"], record["reason"]) == ("deny", "too long")
+
+
+@pytest.mark.long
+def test_what_is_paged_can_be_left_open_before_its_end(tmp_path: Path):
+    with asked(tmp_path, {"code": "x = 1\n" * 400}) as terminal:
+        terminal.wait_for("36 of 401 lines shown. Enter for more, n no >")
+        terminal.type(CTRL_D)
+        terminal.wait_for("left\n")
+        assert ended(terminal, tmp_path) == []
 
 
 def test_what_cannot_be_shown_as_it_would_run_is_denied_unasked(tmp_path: Path):

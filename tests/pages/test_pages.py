@@ -175,7 +175,7 @@ def test_a_run_that_is_parked_says_for_which_question():
     assert '<span class="state parked">parked</span>' in told.partition("<main>")[0]
     assert "codeact-team answer runs/1" in told
     assert "May I &lt;look&gt;?" in told
-    assert "nobody was there to answer question 17 <span" in told
+    assert "until question 17 is answered <span" in told
 
 
 def test_code_is_folded_where_the_model_has_just_written_it():

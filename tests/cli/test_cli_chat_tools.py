@@ -1,0 +1,91 @@
+"""Chats whose code calls tools that cost money: what is asked, left open, and undone, as their users have it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.terminal import CTRL_D, ENTER, on_a_terminal
+from test_cli_chat import ask, leave
+from test_cli_chat_kept import ON, kept
+
+SHOP = '''
+def open_orders() -> list[int]:
+    """List the open orders."""
+    return [17, 21]
+
+
+def refund(number: int, euros: float) -> str:
+    """Pay an order back."""
+    with open("refunds.txt", "a") as file:
+        print(number, euros, file=file)
+    return f"order {number} is paid back"
+'''
+LOOK = "```python\nlate = tools.open_orders()\nprint(late)\n```"
+REFUND = "```python\nfor number in late:\n    print(tools.refund(number, euros=12.5))\n```"
+
+
+def shop(folder: Path, *answers: str) -> list[str]:
+    """The command for a chat with an agent that has these tools, and whose model says this."""
+    (folder / "shop.py").write_text(SHOP)
+    client = {
+        "provider": "autogen_ext.models.replay.ReplayChatCompletionClient",
+        "config": {"chat_completions": answers},
+    }
+    executor = {
+        "provider": "codeact_team.ConfinedSessionCodeExecutor",
+        "config": {"confinement": "best_effort"},
+    }
+    config = {
+        "name": "coder",
+        "tools": ["shop:open_orders", "shop:refund"],
+        "approval": [{"tool": "refund", "decision": "ask", "reason": "it costs money"}],
+        "code_executor": executor,
+        "model_client": client,
+    }
+    agent = {"provider": "codeact_team.CodeActAgent", "config": config}
+    (folder / "shop.json").write_text(json.dumps(agent))
+    return ["chat", "shop.json", "--allow", "shop"]
+
+
+def refunds(folder: Path) -> list[str]:
+    """The refunds that were made."""
+    file = folder / "refunds.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_ctrl_d_at_a_question_leaves_the_chat_and_the_question_is_asked_when_it_goes_on(tmp_path: Path):
+    command = shop(tmp_path, LOOK, "Two are late.", REFUND, "Both are paid back.")
+    variables = {"PYTHONPATH": str(tmp_path)}
+    with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+        ask(terminal, "Which are late?")
+        ask(terminal, "Refund them.")
+        terminal.wait_for("any arguments) >")
+        terminal.type("y", ENTER)
+        terminal.wait_for("number: 21")
+        terminal.wait_for("any arguments) >")
+        terminal.type(CTRL_D)
+        terminal.wait_for("the run is parked until this is answered:\nquestion ")
+        terminal.wait_for("to go on: codeact-team resume ")
+        assert terminal.end() == 3
+    assert "denied" not in terminal.text
+    (run,) = kept(tmp_path)
+    assert run["state"] == "parked"
+    with on_a_terminal(*ON, "--allow", "shop", cwd=tmp_path, **variables) as terminal:
+        terminal.wait_for("number: 21")
+        terminal.wait_for("any arguments) >")
+        terminal.type("y", ENTER)
+        terminal.wait_for("Both are paid back.")
+        assert leave(terminal) == 0
+    assert refunds(tmp_path) == ["17 12.5", "21 12.5"]
+
+
+def test_ctrl_d_at_a_question_of_a_chat_that_is_not_kept_leaves_it(tmp_path: Path):
+    command = shop(tmp_path, "```python\ntools.refund(17, 12.5)\n```")
+    with on_a_terminal(*command, "--no-record", cwd=tmp_path, PYTHONPATH=str(tmp_path)) as terminal:
+        ask(terminal, "Refund it.")
+        terminal.wait_for("any arguments) >")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    assert "denied" not in terminal.text
+    assert refunds(tmp_path) == []
