@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 _MIB = 1024 * 1024
 _MARKS = {State.WORKS: ("✓", "green"), State.LIMITED: ("!", "yellow"), State.MISSING: ("✗", "red")}
 _WIDTH = 12
+_QUICKSTART = "quickstart"
 
 Changes = Sequence[str | ForEvery]
 
@@ -110,7 +111,7 @@ def doctor_command(
     if config is not None:
         parts, lacking = _examinable(config, changes, policy)
     findings = examine() if parts is None else examine_config(parts)
-    missing = {check.name for check in lacking}
+    missing = dict.fromkeys(check.name for check in lacking)
 
     async def print_findings() -> None:
         if clean:
@@ -122,13 +123,24 @@ def doctor_command(
             if lacking and "${" in check.detail:
                 check = replace(check, state=State.MISSING)
             if check.state is State.MISSING:
-                missing.add(check.name)
+                missing[check.name] = None
             _print_check(screen, check, as_json=as_json)
         screen.close()
 
     asyncio.run(print_findings())
-    needed = {QUICKSTART_NEEDS} if parts is None else missing
-    return 2 if needed & missing else 0
+    # in the order in which they were found
+    lacked = [name for name in missing if config is not None or name == QUICKSTART_NEEDS]
+    if not as_json:
+        _print_verdict(screen, config or _QUICKSTART, lacked)
+    return 2 if lacked else 0
+
+
+def _print_verdict(screen: Screen, config: str, lacked: Sequence[str]) -> None:
+    screen.text("")
+    if lacked:
+        screen.line((f"── {config} cannot run here ", "bold red"), (f"· it lacks: {', '.join(lacked)}", ""))
+    else:
+        screen.line((f"── {config} can run here", "bold green"))
 
 
 def _examinable(
@@ -155,6 +167,6 @@ def _print_check(screen: Screen, check: Check, *, as_json: bool) -> None:
         print_json({"name": check.name, "state": check.state.value, "detail": check.detail, **packages})
         return
     mark, style = _MARKS[check.state]
-    screen.text(f"{mark} {check.name.ljust(_WIDTH)}", style, end="")
-    screen.text(check.detail)
+    name = f"{mark} {check.name.ljust(_WIDTH)}"
+    screen.line((name, style), (check.detail, ""), indent=len(name))
     screen.wait()

@@ -36,7 +36,7 @@ _LONGEST_HIGHLIGHTED = 50_000
 _TAB = 4
 _SILENCE = 0.4
 """Seconds without output after which there is a sign of life."""
-_COMMAND = re.compile(r"\S*`[^`\n]*`\S*|codeact-team [^\n]*|\S+")
+_COMMAND = re.compile(r"[^\s`]*(?:`[^`\n]*`[^\s`]*)+|codeact-team [^\n]*|\S+")
 """Pieces that no line break may divide: words, and commands, which people copy."""
 
 
@@ -111,11 +111,13 @@ class Screen:
         prose.end()
         self.begin_line()
 
-    def line(self, *parts: tuple[str, str]) -> None:
-        """Print a line of ours, of texts and their styles. On a terminal it is broken between words, where it has to be."""
-        self._show(
-            partial(self._print_lines, Text.assemble(*((visible(text), style) for text, style in parts)))
-        )
+    def line(self, *parts: tuple[str, str], indent: int = 0) -> None:
+        """Print a line of ours, of texts and their styles. On a terminal it is broken between words, where it has to be.
+
+        What follows a break begins below the cell ``indent``.
+        """
+        line = Text.assemble(*((visible(text), style) for text, style in parts))
+        self._show(partial(self._print_lines, line, indent))
 
     def rendered(self, lines: Iterable[Text]) -> None:
         """Print lines that :class:`RenderedProse` has made."""
@@ -216,8 +218,8 @@ class Screen:
         for line in notice.split("\n", allow_blank=True):
             console.print(between_words(line, width), soft_wrap=True)
 
-    def _print_lines(self, text: Text) -> None:
-        self._print_now(between_words(text, self.width if self._out.is_terminal else None))
+    def _print_lines(self, text: Text, indent: int) -> None:
+        self._print_now(between_words(text, self.width if self._out.is_terminal else None, indent))
 
     def _show(self, show: Callable[[], None]) -> None:
         if self._held is not None:
@@ -288,20 +290,23 @@ def clock(seconds: float) -> str:
     return str(timedelta(seconds=int(seconds)))
 
 
-def between_words(text: Text, width: int | None) -> Text:
-    """A line with line breaks between words, so that it fits into ``width`` cells; commands, which people copy, stay whole."""
+def between_words(text: Text, width: int | None, indent: int = 0) -> Text:
+    """A line with line breaks between words, so that it fits into ``width`` cells; commands, which people copy, stay whole.
+
+    All but the first of the lines begin with ``indent`` blanks.
+    """
     if width is None or cell_len(text.plain) <= width:
         return text
     breaks: list[int] = []
-    begin = 0
+    begin, room = 0, width
     for word in _COMMAND.finditer(text.plain):
-        if word.start() > begin and cell_len(text.plain[begin : word.end()]) > width:
-            begin = word.start()
+        if word.start() > begin and cell_len(text.plain[begin : word.end()]) > room:
+            begin, room = word.start(), width - indent
             breaks.append(begin)
     lines = text.divide(breaks)
     for line in lines[:-1]:
         line.rstrip()
-    return Text("\n").join(lines)
+    return Text("\n" + " " * indent).join(lines)
 
 
 class _Doing(ProgressColumn):

@@ -316,7 +316,9 @@ def test_a_sandbox_that_cannot_start_is_explained_before_anything_is_asked(tmp_p
     with on_a_terminal("chat", "executor", cwd=tmp_path, DOCKER_HOST="unix:///nowhere") as terminal:
         assert terminal.end() == 2
     told = terminal.text[terminal.text.index("error:") :]
-    assert told.startswith("error: no container engine answers at unix:///nowhere: start Docker")
+    assert told.startswith(
+        "error: no container engine answers at unix:///nowhere (No such file or directory): start Docker"
+    )
     assert "\nerror:" not in told
     assert all(len(line) <= 100 for line in told.splitlines())
     assert READY not in terminal.text

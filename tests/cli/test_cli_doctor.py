@@ -17,6 +17,7 @@ from support.executing import wait_until
 from support.forwarding import ROOTLESS, engine_with
 from support.openai_server import ScriptedServer
 from support.serving import LISTING_SERVER
+from support.terminal import on_a_terminal
 from test_cli_interrupts import end, running, sleepers, sleeps
 
 from codeact_team.executors.confined import ConfinedSessionCodeExecutor
@@ -31,14 +32,28 @@ def test_doctor_tells_what_is_missing_and_what_to_do(tmp_path: Path):
     result = codeact_team("doctor", cwd=tmp_path, DOCKER_HOST="unix:///nowhere")
     assert result.returncode == 0, result.stdout
     assert "✓ python " in result.stdout
-    assert "✗ engine      no container engine answers at unix:///nowhere: start Docker" in result.stdout
+    assert (
+        "✗ engine      no container engine answers at unix:///nowhere (No such file or directory): start Docker"
+        in result.stdout
+    )
     assert "; the configs `team-confined` and `codeact-confined` need none\n" in result.stdout
     assert "✗ key         OPENAI_API_KEY is not set" in result.stdout
     assert (
         "✓ configs     codeact-confined, codeact, executor, local-model, quickstart-codeact, quickstart, team-confined, "
         "team, tools\n" in result.stdout
     )
+    # what is missing here, the quickstart does not need
+    assert result.stdout.endswith("\n\n── quickstart can run here\n")
     assert result.stderr == ""
+
+
+def test_doctor_s_lines_fit_the_terminal(tmp_path: Path):
+    with on_a_terminal("doctor", cwd=tmp_path, DOCKER_HOST="unix:///nowhere", COLUMNS="60") as terminal:
+        assert terminal.end() == 0
+    assert (
+        "\n              `dockerd`), or point DOCKER_HOST at a running\n              one; " in terminal.text
+    )
+    assert [line for line in terminal.text.splitlines() if len(line) > 60] == []
 
 
 @pytest.mark.docker
@@ -185,6 +200,7 @@ def test_doctor_tells_what_a_config_lacks_and_asks_no_model(tmp_path: Path):
     assert result.returncode == 2
     assert "✗ key         the model needs a key, and OPENAI_API_KEY is not set: " in result.stdout
     assert "✗ engine      no container engine answers at unix:///nowhere" in result.stdout
+    assert result.stdout.endswith("\n\n── team cannot run here · it lacks: key, engine\n")
     with ScriptedServer.in_thread([]) as server:
         options = ("--model", "qwen3", "--base-url", server.base_url.replace("://", "://me:secret@"))
         command = ("doctor", "team-confined", *options, "-s", CONFINED)
@@ -215,7 +231,7 @@ def test_doctor_refuses_what_it_cannot_examine(arguments: list[str], said: str, 
 def test_doctor_reports_on_a_config_that_lacks_a_variable_and_names_the_option_for_it():
     result = in_this_process("doctor", "local-model", "-s", CONFINED)
     assert result.returncode == 2
-    reports = {line.split()[1]: line for line in result.stdout.splitlines()}
+    reports = {line.split()[1]: line for line in result.stdout.splitlines() if line}
     assert "LOCAL_MODEL is not set" in reports["config"]
     assert "name the model by --model NAME" in reports["config"]
     assert reports["model"].startswith("✗ model       ${LOCAL_MODEL} at http://localhost:11434/v1")

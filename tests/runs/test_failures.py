@@ -140,7 +140,9 @@ async def test_an_engine_that_is_not_there_speaks_for_itself_through_the_team(
             await team.run(task="```python\nprint(1)\n```")
         text = explain(dispatcher.original_of(caught.value))
     await executor.stop()
-    assert text.startswith("no container engine answers at unix:///nowhere: start Docker")
+    assert text.startswith(
+        "no container engine answers at unix:///nowhere (No such file or directory): start Docker"
+    )
     assert "Traceback" not in text
 
 

@@ -100,16 +100,15 @@ def on_a_terminal(
     *arguments: str, cwd: Path, command: Sequence[str] = COMMAND, typed: Sequence[str] = (), **variables: str
 ) -> Generator[Terminal]:
     """A command on a terminal on which these keys were ``typed`` before it began."""
-    variables = {"XDG_STATE_HOME": str(cwd / "state"), **variables}
+    # a pseudo-terminal does not say where its cursor is
+    usual = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "COLUMNS": "100", "LINES": "40"}
+    variables = {"XDG_STATE_HOME": str(cwd / "state"), **usual, **variables}
 
     def begin(terminal: int) -> Forked:
         return start(
             [*command[1:], *arguments],
             cwd=cwd,
-            # a pseudo-terminal does not say where its cursor is
-            environment=environment(
-                TERM="xterm-256color", PROMPT_TOOLKIT_NO_CPR="1", COLUMNS="100", LINES="40", **variables
-            ),
+            environment=environment(**variables),
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,

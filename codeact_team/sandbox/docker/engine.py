@@ -171,7 +171,9 @@ def translated(subject: str) -> Generator[None]:
     try:
         yield
     except _RAISED as error:
-        text = str(error.explanation or error) if isinstance(error, APIError) else str(error)
+        # an error of the system without its number, and one of the engine in the engine's words
+        told = getattr(error, "explanation" if isinstance(error, APIError) else "strerror", None)
+        text = str(told or error)
         reason = " ".join(without_user_info(text).split())[:500]
         if isinstance(error, ImageNotFound):
             message = (
@@ -184,12 +186,12 @@ def translated(subject: str) -> Generator[None]:
             message = f"the container engine cannot be asked for this: {reason}"
         else:
             place = f" at {without_user_info(subject)}" if "://" in subject else ""
-            message = f"{_unanswered(error, place)} ({reason})"
+            message = _unanswered(error, f"{place} ({reason})")
         raise EngineError(message) from error
 
 
 def _unanswered(error: Exception, place: str) -> str:
-    """Return the reason for which an engine has not answered, and a remedy."""
+    """Return what kept an engine from answering, and a remedy. The ``place`` is where it was tried, and what came of that."""
     if isinstance(error, PermissionError):
         return (
             f"this user may not use the container engine{place}: add them to the group that owns its socket (`sudo "
@@ -202,7 +204,7 @@ def _unanswered(error: Exception, place: str) -> str:
         )
     return (
         f"no container engine answers{place}: start Docker (`systemctl start docker`, Docker Desktop, or `dockerd`), or "
-        "point DOCKER_HOST at a running one; `codeact-team doctor` shows what works here"
+        "point DOCKER_HOST at a running one"
     )
 
 
