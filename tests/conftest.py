@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import sys
 import tempfile
@@ -81,10 +80,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    # what takes long the first time, once for all workers: Hypothesis finds out which characters there are,
+    # what takes long the first time, once for all workers: Hypothesis finds out which characters there are
     st.text().validate()
-    # and the first model client imports this
-    importlib.import_module("openai.resources.beta")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,6 +5,7 @@ A new command is a function in one of the ``*_commands`` modules, and a line in 
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -100,6 +101,8 @@ for _group in _COMMANDS.values():
 
 def main() -> None:
     """Run the command line."""
+    # what imports make stays, and Python would look through it for garbage again and again
+    gc.set_threshold(20_000)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from dataclasses import dataclass
 from functools import partial
 from operator import setitem
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
@@ -224,12 +225,15 @@ def mend_answers(client: ChatCompletionClient) -> StreamEnds:
     if not any(kind.__module__.startswith("autogen_ext.models.openai.") for kind in type(client).__mro__):
         return ends
     inner: Any = getattr(client, "_client", None)
-    for chat in (getattr(inner, "chat", None), getattr(getattr(inner, "beta", None), "chat", None)):
-        completions: Any = getattr(chat, "completions", None)
-        for name in ("create", "parse"):
-            ask = getattr(completions, name, None)
-            if inspect.ismethod(ask):
-                setattr(completions, name, _mending_answers(ask, ends))
+    chat: Any = getattr(inner, "chat", None)
+    completions: Any = getattr(chat, "completions", None)
+    for name in ("create", "parse"):
+        ask = getattr(completions, name, None)
+        if inspect.ismethod(ask):
+            setattr(completions, name, _mending_answers(ask, ends))
+    if chat is not None:
+        # by it AutoGen asks for structured answers, and `chat` is the same; all of `beta` is 900 classes, and takes a second
+        inner.beta = SimpleNamespace(chat=chat)
     return ends
 
 

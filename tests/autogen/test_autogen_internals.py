@@ -36,8 +36,9 @@ from autogen_core.tools import FunctionTool, StaticWorkbench
 from autogen_ext.models import openai
 from autogen_ext.models.openai import AzureOpenAIChatCompletionClient, OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
+from openai.resources.beta import AsyncBeta
 from pydantic import BaseModel
-from support.openai_server import Refusal, ScriptedServer
+from support.openai_server import Json, Refusal, ScriptedServer
 from support.text_agent import TextAgent
 
 import codeact_team
@@ -285,6 +286,21 @@ async def test_the_words_of_a_refusal_are_kept(stream: bool, as_json: bool):
 
 class _Shape(BaseModel):
     answer: str
+
+
+# AutoGen's log of the answer
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_a_structured_answer_does_not_need_what_takes_a_second_to_import(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with ScriptedServer([Json(_Shape(answer="yes"))]) as server:
+        client = server.client()
+        inner = client._client  # pyright: ignore[reportPrivateUsage]
+        assert type(AsyncBeta(inner).chat) is type(inner.chat)
+        monkeypatch.setitem(sys.modules, "openai.resources.beta", None)
+        mend_answers(client)
+        kept = await client.create([UserMessage(content="Is it?", source="user")], json_output=_Shape)
+    assert kept.content == '{"answer":"yes"}'
 
 
 def test_a_client_says_whether_its_config_sets_retries_and_leaves_them():

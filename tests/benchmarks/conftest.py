@@ -15,6 +15,7 @@ from benchmarks.bars import drawn
 ROOT = Path(__file__).parents[2]
 TABLE = re.compile(r"(?<=<!-- figures -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 ROWS = (
+    "Processor time of a whole run",
     "Start to the first result",
     "A block of code",
     "100 blocks of code",
