@@ -15,18 +15,29 @@ _SANDBOX_KEY = "codeact_team.sandbox"
 
 _MAX_PACKAGES = 20
 _MAX_FILES = 20
+_MAX_GIVEN = 60
+"""Files and directories that a person has named."""
 _MAX_NAME_CHARS = 100
-_MAX_HEADS = 5
+_MAX_HEADS, _MAX_FIRST_LINES = 5, 20
+"""Files that are shown with several lines, and those with one at least."""
 _MAX_HEAD_LINES, _MAX_LINE_CHARS = 8, 200
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """A file in the workspace when the first block runs, with the columns or the first lines if it is a table; hostile data."""
+class DataEntry:
+    """A file in the workspace when the first block runs, or a directory that is summed up; hostile data.
+
+    Attributes:
+        path: Its path; that of a directory ends in ``/``.
+        size: In bytes, with all that is in it.
+        head: Of a table the columns or the first lines; of a directory what is in it.
+        files: The number of files in a directory; ``None`` of a file.
+    """
 
     path: str
     size: int
     head: Sequence[str] = ()
+    files: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +50,7 @@ class SandboxDescription:
         packages: The Python packages that code can import: version by name, the best known first.
         has_network: ``None`` if that is not known for certain.
         files: The first files of the workspace at the start, data first.
+        given: How many of them are data that a person has named.
         omitted_files: The number of other files; ``None`` if they were not counted.
     """
 
@@ -48,7 +60,8 @@ class SandboxDescription:
     has_network: bool | None = None
     block_seconds: int
     memory_mib: int
-    files: Sequence[DataFile] = ()
+    files: Sequence[DataEntry] = ()
+    given: int = 0
     omitted_files: int | None = 0
 
     def to_text(self) -> str:
@@ -92,14 +105,17 @@ class SandboxDescription:
         return f"Packages beside the standard library: {', '.join(told)}."
 
     def _files(self) -> str:
+        told = max(_MAX_FILES, min(self.given, _MAX_GIVEN))
         lines: list[str] = []
         heads = 0
-        for file in self.files[:_MAX_FILES]:
-            lines.append(f"{_one_line(file.path, _MAX_NAME_CHARS)}, {file.size:,} bytes")
-            if file.head and heads < _MAX_HEADS:
+        for file in self.files[:told]:
+            of = "" if file.files is None else f"{file.files:,} files, "
+            lines.append(f"{_one_line(file.path, _MAX_NAME_CHARS)}, {of}{file.size:,} bytes")
+            if file.head and heads < _MAX_FIRST_LINES:
+                shown = _MAX_HEAD_LINES if heads < _MAX_HEADS else 1
                 heads += 1
-                lines += [f"    {_one_line(line, _MAX_LINE_CHARS)}" for line in file.head[:_MAX_HEAD_LINES]]
-        more = len(self.files[_MAX_FILES:]) + (self.omitted_files or 0)
+                lines += [f"    {_one_line(line, _MAX_LINE_CHARS)}" for line in file.head[:shown]]
+        more = len(self.files[told:]) + (self.omitted_files or 0)
         if more or self.omitted_files is None:
             lines.append("and many more files" if self.omitted_files is None else f"and {more} more files")
         return "\n".join(lines)

@@ -9,7 +9,6 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import gettempdir
@@ -18,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from codeact_team.core.aio import FairLock
 from codeact_team.core.execution import WELL_KNOWN
-from codeact_team.core.sandbox_description import DataFile, SandboxDescription
+from codeact_team.core.sandbox_description import DataEntry, SandboxDescription
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.packages.provision import Provision, processes_in_throw_away
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
@@ -26,7 +25,8 @@ from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.executors.workspace.directory import Quota, WorkspaceDirectory, wide_directories
 from codeact_team.executors.workspace.files import HostFiles, WorkspaceFiles, take_snapshot
 from codeact_team.executors.workspace.given import Given, GivenData
-from codeact_team.executors.workspace.preview import previewed, previews, readers_of
+from codeact_team.executors.workspace.preview import previews, readers_of, samples_of
+from codeact_team.executors.workspace.telling import tell
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.files.opening import resolved
 from codeact_team.sandbox.base import Sandbox, above_default
@@ -68,7 +68,9 @@ class Environment(ABC):
         self._requested = Requested(tuple(config.packages), None if file is None else Path(file))
         self._readers: Sequence[str] | None = None
         self.packages: Provision = Provision(self._requested, self._make_temporary, writable=self.writable)
-        self._described: tuple[PythonDescription | None, Sequence[DataFile]] | None = None
+        self._described: tuple[PythonDescription | None, Sequence[DataEntry], Sequence[DataEntry]] | None = (
+            None
+        )
 
     @property
     def relaxations(self) -> Sequence[str]:
@@ -224,10 +226,12 @@ class Environment(ABC):
     async def describe(self, *, lives_on: bool) -> SandboxDescription:
         """Describe the sandbox, which need not run. It is asked once until it is stopped. Raises a ``SettingError``."""
         if self._described is None:
-            looks = self._config.data or not self.directory.is_own
-            files = await asyncio.to_thread(self._files_at_first) if looks else ()
-            self._described = await self._python(), await self._with_previews(files)
-        python, files = self._described
+            given = await self.workspace.given()
+            data = await self._data(given)
+            there = () if self.directory.is_own else await asyncio.to_thread(self._other_files, given)
+            self._described = await self._python(), data, there
+        python, data, there = self._described
+        files = [*data, *there]
         own = () if python is None else python.packages
         return SandboxDescription(
             lives_on=lives_on,
@@ -237,6 +241,7 @@ class Environment(ABC):
             block_seconds=self._config.timeout,
             memory_mib=self.memory_mib,
             files=files[:_MAX_SEEN_FILES],
+            given=len(data),
             omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
         )
 
@@ -247,27 +252,31 @@ class Environment(ABC):
             logger.debug("nothing is known of the sandbox's Python: %s", error)
             return None
 
-    async def _with_previews(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
-        """The files with the columns and first rows of those that no host should read itself."""
-        tables = previewed(await self.workspace.given())
-        if not tables:
-            return files
-        packages = self.packages.path
-        make = partial(self._make_temporary, packages=packages)
-        try:
-            found = await previews(tables, packages, lambda: processes_in_throw_away(make))
-        except SandboxError as error:
-            logger.debug("the data has no previews: %s", error)
-            return files
-        return [replace(file, head=found.get(file.path, file.head)) for file in files]
+    async def _data(self, given: Sequence[Given]) -> Sequence[DataEntry]:
+        """What is told of the data, with the columns and first rows of tables that no host should read itself."""
+        told = await asyncio.to_thread(tell, given) if given else ()
+        samples = samples_of(told)
+        found: Mapping[str, Sequence[str]] = {}
+        if samples:
+            packages = self.packages.path
+            make = partial(self._make_temporary, packages=packages)
+            try:
+                found = await previews([*samples.values()], packages, lambda: processes_in_throw_away(make))
+            except SandboxError as error:
+                logger.debug("the data has no previews: %s", error)
+        return [
+            one.with_preview(sample.path, found.get(sample.path, ()))
+            if (sample := samples.get(one.entry.path)) is not None
+            else one.entry
+            for one in told
+        ]
 
-    def _files_at_first(self) -> Sequence[DataFile]:
-        """The files of the workspace at the start, data first."""
-        data = self.workspace.data()
-        paths = {file.path for file in data}
+    def _other_files(self, given: Sequence[Given]) -> Sequence[DataEntry]:
+        """The files that are in the workspace at the start beside the data. Blocks."""
+        paths = {one.path for one in given}
         work_dir = self._config.work_dir
         there = () if work_dir is None else _files_in(Path(work_dir))
-        return [*data, *(file for file in there if file.path not in paths)]
+        return [file for file in there if file.path not in paths]
 
     def take_over(self, other: Environment) -> None:
         """Take the sandbox and the workspace of an environment with the same packages and settings, except for data.
@@ -367,7 +376,7 @@ def _has_size(path: Path, size: int) -> bool:
         return False
 
 
-def _files_in(directory: Path) -> list[DataFile]:
+def _files_in(directory: Path) -> list[DataEntry]:
     """The files in a directory, those nearest to its top first; at most one more than are shown."""
     try:
         seen = take_snapshot(directory).files
@@ -376,4 +385,4 @@ def _files_in(directory: Path) -> list[DataFile]:
         return []
     paths = [path for path in seen if not any(part.startswith(".") for part in path.split("/"))]
     paths.sort(key=lambda path: (path.count("/"), path))
-    return [DataFile(path, seen[path].size) for path in paths[: _MAX_SEEN_FILES + 1]]
+    return [DataEntry(path, seen[path].size) for path in paths[: _MAX_SEEN_FILES + 1]]

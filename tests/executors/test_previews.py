@@ -119,6 +119,23 @@ async def test_it_is_said_why_a_file_cannot_be_read(tmp_path: Path) -> None:
     assert "encrypted" in found["b.xlsx"][0]
 
 
+async def test_a_directory_that_is_summed_up_is_shown_by_one_of_its_files_and_hides_no_other(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "parts").mkdir()
+    for number in range(30):
+        (tmp_path / "parts" / f"{number:02}.json").write_text('[{"day": 1}]')
+    (tmp_path / "last.json").write_text("[1, 2]")
+    assert await heads(tmp_path / "parts", tmp_path / "last.json") == {
+        "parts/": [
+            "30 .json: 00.json to 29.json",
+            "00.json: a list of 1 objects; columns: day (int)",
+            '{"day": 1}',
+        ],
+        "last.json": ["list of 2", "[1, 2]"],
+    }
+
+
 async def test_text_in_another_encoding_is_shown_and_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress("Straße,Größe\n".encode("cp1252")))
     remark, line = (await heads(tmp_path / "a.csv.gz"))["a.csv.gz"]

@@ -65,7 +65,7 @@ async def test_a_file_of_many_names_does_not_come_back_as_more_than_the_limit(tm
 
 
 async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
-    assert [(file.path, file.head) for file in executor.workspace.data()] == [
+    assert [(file.path, file.head) for file in (await executor.describe()).files] == [
         ("sales.csv", ["a,b", "1,2"]),
         ("folder/x.jsonl", ["{}"]),
     ]

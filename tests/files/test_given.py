@@ -1,4 +1,4 @@
-"""What may be given to a sandbox, and how it is described."""
+"""What may be given to a sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from codeact_team.core.sandbox_description import DataFile
 from codeact_team.errors import SettingError
 from codeact_team.executors.workspace.given import GivenData
 
@@ -16,54 +15,6 @@ _MIB = 1 << 20
 
 def given(*paths: object, mib: int | None = None, files: int | None = None) -> GivenData:
     return GivenData([str(path) for path in paths], mib=mib, files=files)
-
-
-def test_tables_are_described_by_their_first_lines(tmp_path: Path) -> None:
-    rows = "".join(f"{number},{'x' * 300}\n" for number in range(1000))
-    (tmp_path / "sales.CSV").write_text(f"\ufeffregion,total\r\n{rows}")
-    (tmp_path / "notes.txt").write_text("not a table\n")
-    (tmp_path / "odd.tsv").write_bytes(b"a\tb\n\xff\t\x1b[31m\n")
-    (tmp_path / "wide.csv").write_bytes("a,b\n".encode("utf-16"))
-    described = given(
-        *(tmp_path / name for name in ("sales.CSV", "notes.txt", "odd.tsv", "wide.csv"))
-    ).describe()
-    assert [file.path for file in described] == ["sales.CSV", "notes.txt", "odd.tsv", "wide.csv"]
-    sales, notes, odd, wide = described
-    assert sales.size == (tmp_path / "sales.CSV").stat().st_size
-    assert sales.head[0] == "region,total"
-    assert [len(line) for line in sales.head[1:]] == [200] * 4
-    assert notes == DataFile("notes.txt", 12)
-    assert "encoding='cp1252'" in odd.head[0]
-    assert odd.head[1:] == ["a\tb", "\xff\t\x1b[31m"]
-    assert "encoding='utf-16'" in wide.head[0]
-    assert wide.head[1:] == ["a,b"]
-
-
-@pytest.mark.parametrize(
-    ("encoding", "told"),
-    [
-        ("utf-8", ""),
-        ("utf-8-sig", ""),
-        ("cp1252", "cp1252"),
-        ("utf-16", "utf-16"),
-        ("utf-16-le", "utf-16-le"),
-        ("utf-16-be", "utf-16-be"),
-    ],
-)
-def test_a_table_is_shown_in_whatever_encoding_it_is(tmp_path: Path, encoding: str, told: str) -> None:
-    # more than is read of it
-    text = "Straße;Größe\n" + "Müllerstraße;3,5\n" * 2000
-    (tmp_path / "a.csv").write_text(text, encoding=encoding)
-    [file] = given(tmp_path / "a.csv").describe()
-    remark, lines = (file.head[0], file.head[1:]) if told else ("", file.head)
-    assert lines == text.splitlines()[:5]
-    assert told in remark
-
-
-def test_what_is_no_text_is_not_shown_as_one(tmp_path: Path) -> None:
-    for name, data in {"a.csv": bytes(range(256)) * 40, "b.csv": b"a,b\n\0\0\n", "c.csv": b""}.items():
-        (tmp_path / name).write_bytes(data)
-    assert not any(file.head for file in given(*sorted(tmp_path.iterdir())).describe())
 
 
 def test_a_folder_is_given_as_a_folder_with_its_inner_links(tmp_path: Path) -> None:
@@ -78,7 +29,6 @@ def test_a_folder_is_given_as_a_folder_with_its_inner_links(tmp_path: Path) -> N
         ("folder/deep", ""),
         ("folder/deep/a.csv", ""),
     ]
-    assert [file.path for file in given(folder).describe()] == ["folder/deep/a.csv"]
 
 
 def test_the_current_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +92,7 @@ def test_links_that_code_may_have_planted_are_not_followed(
     monkeypatch.chdir(tmp_path)
     for named in (path, tmp_path / path):
         with pytest.raises(SettingError, match=r"is a link to .*: name what it leads to"):
-            given(named).describe()
+            given(named).find()
 
 
 def test_a_link_that_is_planted_after_the_look_is_not_followed(tmp_path: Path) -> None:

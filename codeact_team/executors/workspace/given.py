@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeact_team.core.sandbox_description import DataFile
 from codeact_team.errors import SettingError
-from codeact_team.executors.workspace.inside.text_start import first_lines
 from codeact_team.files.opening import THROUGH, open_named, opened_file
 from codeact_team.files.trees import walk
 from codeact_team.session.protocol import MIB
@@ -66,15 +64,8 @@ def _beginning(directory: int, name: str) -> bytes | None:
 
 logger = logging.getLogger(__name__)
 
-TEXT_TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
-_MAX_HEADS = 20
-"""Tables whose first lines are read."""
-_HEAD_BYTES = 8192
-_HEAD_LINES = 5
 _MAX_SAID = 5
 """Hidden files that are named."""
-_MAX_LINE = 200
-"""Characters of a first line."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +110,6 @@ class GivenData:
         self._files = files
         self._field = field
         self._found: Sequence[Given] | None = None
-        self._described: Sequence[DataFile] | None = None
 
     def find(self) -> Sequence[Given]:
         """Find all entries to copy, directories before their content. Looks once. Blocks. Raises a ``SettingError``."""
@@ -130,18 +120,6 @@ class GivenData:
     async def found(self) -> Sequence[Given]:
         """Do :meth:`find` in a thread, if it has paths."""
         return await asyncio.to_thread(self.find) if self._paths else ()
-
-    def describe(self) -> Sequence[DataFile]:
-        """The files, with the first lines of tables. Reads once. Blocks. Raises as :meth:`find`."""
-        if self._described is None:
-            left = _MAX_HEADS
-            described: list[DataFile] = []
-            for one in filter(lambda one: one.is_file, self.find()):
-                is_table = left > 0 and one.path.lower().endswith(TEXT_TABLES)
-                left -= is_table
-                described.append(DataFile(one.path, one.size, _head(one) if is_table else ()))
-            self._described = described
-        return self._described
 
     def _find(self) -> Sequence[Given]:
         found: list[Given] = []
@@ -256,15 +234,3 @@ def _target(link: str, top: str) -> str | None:
         )
     is_hidden = any(part.startswith(".") for part in Path(reached).relative_to(top).parts)
     return None if is_hidden else target
-
-
-def _head(one: Given) -> Sequence[str]:
-    """The first lines of a table; none if it is not text."""
-    try:
-        with one.open() as file:
-            start = file.read(_HEAD_BYTES)
-    except OSError:
-        # copying it will show the error
-        return ()
-    lines = first_lines(start, _HEAD_BYTES, _HEAD_LINES)
-    return [line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…" for line in lines]

@@ -17,7 +17,8 @@ from subprocess import TimeoutExpired
 from pydantic import TypeAdapter, ValidationError
 
 from codeact_team.errors import SandboxError
-from codeact_team.executors.workspace.given import TEXT_TABLES, Given
+from codeact_team.executors.workspace.given import Given
+from codeact_team.executors.workspace.telling import PACKED, TEXT_TABLES, Told
 from codeact_team.sandbox.processes import ProcessRequest
 from codeact_team.session.processes import ProcessServer
 from codeact_team.session.protocol import MIB
@@ -42,7 +43,7 @@ _KINDS: Mapping[str, str] = {
     ".sqlite3": "database",
     ".json": "json",
     ".zip": "zip",
-    **{f"{table}.{packed}": packed for table in (*TEXT_TABLES, ".json") for packed in ("gz", "bz2", "xz")},
+    **{f"{table}{packed}": packed[1:] for table in (*TEXT_TABLES, ".json") for packed in PACKED},
 }
 _MAX_PREVIEWS = 5
 _SECONDS, _SECONDS_FOR_ALL = 5.0, 10.0
@@ -66,9 +67,16 @@ def readers_of(given: Sequence[Given]) -> Mapping[str, str]:
     return found
 
 
-def previewed(given: Sequence[Given]) -> Sequence[Given]:
-    """The first files that have a preview."""
-    return [one for one in given if one.size and _by_ending(_KINDS, one) is not None][:_MAX_PREVIEWS]
+def samples_of(told: Sequence[Told]) -> Mapping[str, Given]:
+    """The first files that have a preview, one for each entry, by its path."""
+    found: dict[str, Given] = {}
+    for one in told:
+        sample = next(
+            (file for file in one.files if file.size and _by_ending(_KINDS, file) is not None), None
+        )
+        if sample is not None and len(found) < _MAX_PREVIEWS:
+            found[one.entry.path] = sample
+    return found
 
 
 async def previews(

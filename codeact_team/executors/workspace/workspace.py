@@ -24,7 +24,6 @@ from codeact_team.core.executor_interface import (
     SavedFile,
     Workspace,
 )
-from codeact_team.core.sandbox_description import DataFile
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.workspace.directory import STATUS_BLOCK
 from codeact_team.executors.workspace.files import LONG, FileState, Snapshot, Taking, WorkspaceFiles, compare
@@ -111,9 +110,6 @@ class SandboxWorkspace(Workspace):
         ``session`` starts it unless it runs; ``remove_at_end`` removes a file when the executor stops.
         """
         self._session, self._remove_at_end = session, remove_at_end
-
-    def data(self) -> Sequence[DataFile]:
-        return self._data.describe()
 
     async def given(self) -> Sequence[Given]:
         """All that is copied into the workspace. Raises a ``SettingError`` if it cannot be given."""
