@@ -135,7 +135,14 @@ Out = Annotated[
 ]
 RunDir = Annotated[
     Path,
-    typer.Option(metavar="DIR", help="The directory of the runs, each in one of its own.", show_default=True),
+    typer.Option(
+        metavar="DIR",
+        envvar="CODEACT_TEAM_RUN_DIR",
+        # whose it is says the run directory itself
+        readable=False,
+        help="The directory of the runs, each in one of its own.",
+        show_default=True,
+    ),
 ]
 NoRecord = Annotated[bool, typer.Option("--no-record", help="Do not keep the run.")]
 RecordMib = Annotated[

@@ -57,6 +57,11 @@ class Scope:
         for part in self._owned if parts is None else parts:
             self.begin(part.start())
 
+    async def started(self, parts: Iterable[Startable] | None = None) -> None:
+        """Wait until parts have started, by default all that are registered, or raise why one cannot."""
+        for part in self.owned if parts is None else parts:
+            await part.start()
+
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Work in the background. It is cancelled when the scope ends."""
         self._starts.append(self._tasks.create_task(work))

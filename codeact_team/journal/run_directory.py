@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import secrets
 import time
 from collections.abc import Generator, Iterator
@@ -35,6 +36,10 @@ _BEFORE = {_CONFIG, _LINES}
 """Files that a process may have left that was killed before it described its run."""
 ADVICE = "Choose another directory by --run-dir, or run it with --no-record; in Python, by `record`"
 """Advice if a run cannot be recorded."""
+_OF_SOMEBODY_ELSE = (
+    "{} belongs to {}, and only its owner can use it. Keep your runs in a directory of your own, by --run-dir or "
+    "CODEACT_TEAM_RUN_DIR, or keep none by --no-record"
+)
 
 
 class About(BaseModel):
@@ -147,7 +152,8 @@ class RunDirectory:
     @property
     def is_begun(self) -> bool:
         """Whether it has a run."""
-        return (self.path / _ABOUT).is_file()
+        with _allowed(self.path):
+            return (self.path / _ABOUT).is_file()
 
     def make(self) -> None:
         """Make the directory for a new run; one that exists has to be empty."""
@@ -236,9 +242,32 @@ class RunDirectory:
 
 
 @contextmanager
-def _refused(where: Path) -> Generator[None]:
+def _allowed(path: Path) -> Generator[None]:
+    """Within it, a path is used that may belong to another user of this machine; raises :class:`JournalError` where it does."""
     try:
         yield
+    except PermissionError as error:
+        for directory in (path, *path.absolute().parents):
+            # what is below a closed directory cannot be looked at
+            with suppress(OSError):
+                if (owner := directory.stat().st_uid) != os.geteuid():
+                    raise JournalError(_OF_SOMEBODY_ELSE.format(directory, _user(owner))) from error
+                break
+        raise
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"the user {number}"
+
+
+@contextmanager
+def _refused(where: Path) -> Generator[None]:
+    try:
+        with _allowed(where):
+            yield
     except OSError as error:
         raise JournalError(f"the run cannot be recorded in {where}: {error.strerror}. {ADVICE}") from error
 
@@ -259,7 +288,7 @@ def new_id() -> str:
 def runs_in(directory: Path) -> Iterator[RunDirectory]:
     """The runs in a directory, the last first; none where it does not exist. Blocks."""
     try:
-        with opened(directory) as descriptor:
+        with _allowed(directory), opened(directory) as descriptor:
             names = sorted(os.listdir(descriptor), reverse=True)
     except FileNotFoundError:
         return

@@ -103,11 +103,6 @@ class TeamChat(TeamRun):
         elif recorder is not None:
             KeptRun.read(recorder.directory).remove()
 
-    async def started(self) -> None:
-        """Wait until everything that the open team needs has started, or raise why it cannot."""
-        for part in self._scope.owned:
-            await part.start()
-
     async def next_input(self, ask: Callable[[], Awaitable[str]]) -> str:
         """The next input: of the record, or else of the person, whom ``ask`` asks.
 

@@ -59,7 +59,7 @@ async def open_team(
     The answer to a task is the last message of a run, if the work was accepted:
     ``(await team.run(task=…)).messages[-1].to_text()``.
 
-    What its sandboxes need, such as packages, is prepared first; the sandboxes themselves start in the background.
+    Its sandboxes and tools have started by then: what cannot start is raised before a model costs anything.
 
     If the process has a global tracer provider of OpenTelemetry, the team's work is recorded as spans.
 
@@ -88,6 +88,7 @@ async def open_team(
             async with Scope() as scope:
                 team = make_runnable(config)
                 await make_ready(scope)
+                await scope.started()
                 yield team
         return
     run = TeamRun(
@@ -111,6 +112,9 @@ async def opened_team(run: TeamRun) -> AsyncGenerator[Team | ChatAgent]:
         with remembered(run.dispatcher):
             await stack.enter_async_context(run.opened(config := run.read()))
             run.record(config, None)
+            if not run.recording.is_resumed:
+                # what the journal answers needs no sandbox
+                await run.started()
             team = RecordedTeam(run)
         yield cast("Team", team)
 

@@ -199,7 +199,12 @@ class TeamRun(Run):
             await asyncio.get_running_loop().create_future()
         async with self.opened_for_tasks(config):
             self.record(config, wanted)
+            await self.started()
             return await self.work_on(wanted, seconds)
+
+    async def started(self) -> None:
+        """Wait until all that the open team needs has started, or raise why it cannot: before a model costs anything."""
+        await self._scope.started(None if self.recording.calls_tools else self.executors)
 
     async def work_on(
         self, task: str, seconds: float | None = None, *, stays_open: bool = False

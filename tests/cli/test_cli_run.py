@@ -281,3 +281,25 @@ def test_a_pipe_in_which_nothing_comes_does_not_keep_a_run_waiting(tmp_path: Pat
     os.close(writing)
     assert "warning: nothing comes on standard input, and it is left out" in stderr.decode()
     assert server.requests[0]["messages"][-1]["content"] == "Why?"
+
+
+def test_the_sandbox_has_started_before_a_model_costs_anything(tmp_path: Path):
+    with ScriptedServer.in_thread([Text(CODE), Json(ACCEPT)]) as server:
+        result = run_team(server.base_url, "Go.", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    told = [event["type"] for event in lines(result.stdout)]
+    assert told.index("sandbox_started") < told.index("model_call_began")
+
+
+@pytest.mark.docker
+def test_a_run_whose_sandbox_cannot_start_asks_no_model_and_says_nothing_else(tmp_path: Path):
+    sandbox = "{provider: codeact_team.DockerSessionCodeExecutor, config: {runtime: no-such-runtime}}"
+    changes = set_all([f"config.participants.executor.config.code_executor={sandbox}"])
+    with ScriptedServer.in_thread([]) as server:
+        result = codeact_team(
+            "run", "local-model", "Go.", *changes, cwd=tmp_path, **local_model(server.base_url)
+        )
+        assert not server.requests
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "no-such-runtime" in result.stderr
+    assert "cancelled" not in result.stderr

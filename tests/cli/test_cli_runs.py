@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -167,3 +168,21 @@ def test_what_cannot_be_meant_is_said(tmp_path: Path, kept: Recorder, arguments:
     assert (result.returncode, result.stdout) == (2, "")
     assert told in result.stderr
     assert len(os.listdir(tmp_path / "runs")) == 8
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as root, to be two users")
+@pytest.mark.parametrize("command", [["runs"], ["show", "last"], ["show", "runs/1"]])
+def test_runs_of_another_user_are_said_to_be_theirs_with_what_to_do(
+    command: list[str], enterable: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(enterable)
+    monkeypatch.setenv("CODEACT_TEAM_RUN_DIR", "runs")
+    os.mkdir("runs", 0o700)
+    os.seteuid(65534)
+    try:
+        result = in_this_process(*command)
+    finally:
+        os.seteuid(0)
+    assert result.returncode == 2
+    assert re.search(r"^error: \S*runs belongs to root, and only its owner can use it\. Keep", result.stderr)
+    assert "by --run-dir or CODEACT_TEAM_RUN_DIR, or keep none by --no-record" in result.stderr
