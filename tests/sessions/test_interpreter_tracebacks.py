@@ -165,6 +165,21 @@ def test_inspect_finds_the_source(interpreter: RunningInterpreter) -> None:
     assert interpreter.run("print(inspect.getsource(f))").output == "def f(x):\n    return x\n\n"
 
 
+def test_inspect_finds_the_source_of_classes(interpreter: RunningInterpreter) -> None:
+    interpreter.run(
+        "class Longer: pass\nclass Long:\n    x = 1\nclass Old:\n    def f(self): return 1\nold = Old"
+    )
+    interpreter.run("if 1:\n    class Old:\n        def g(self): return 2\nclass Long2: pass")
+    ran = interpreter.run(
+        "import inspect\nprint(inspect.getsource(Long), inspect.getsource(old), inspect.getsource(Old))"
+    )
+    assert ran.output == (
+        "class Long:\n    x = 1\n class Old:\n    def f(self): return 1\n"
+        "     class Old:\n        def g(self): return 2\n\n"
+    )
+    assert "OSError" in interpreter.run("inspect.getsource(type('Made', (), {}))").output
+
+
 def test_a_traceback_goes_to_standard_error_wherever_the_code_has_turned_it_to(
     interpreter: RunningInterpreter,
 ) -> None:

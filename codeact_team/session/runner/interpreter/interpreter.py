@@ -21,9 +21,9 @@ from codeact_team.session.runner.interpreter.open_files import OpenFiles
 from codeact_team.session.runner.interpreter.outputs import Outputs
 from codeact_team.session.runner.interpreter.reports import FinalAnswer, Names
 from codeact_team.session.runner.interpreter.showing import ImportWatcher, Showing
+from codeact_team.session.runner.interpreter.sources import Sources, find_classes
 from codeact_team.session.runner.interpreter.user_code import (
     LibraryFinder,
-    Sources,
     forget_for_debuggers,
     formatted,
     get_ipython,
@@ -332,8 +332,8 @@ def main(sources: dict[str, Any], load: Callable[[str], Any], arguments: list[st
         LibraryFinder().install()
         channel = Channel(*pipes)
         prepare_user_site()
-        prepare_workers = partial(_prepare_workers, sources)
-        sys.meta_path.insert(0, ImportWatcher(["multiprocessing.spawn"], prepare_workers))
+        watches = {"multiprocessing.spawn": partial(_prepare_workers, sources), "inspect": find_classes}
+        sys.meta_path.insert(0, ImportWatcher(watches))
         is_to_end_in_order = _Interpreter(channel, control, load).serve()
     except BaseException as error:
         status = os.EX_SOFTWARE

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from codeact_team.session.runner.interpreter.blocks import Blocks
-    from codeact_team.session.runner.interpreter.user_code import Sources
+    from codeact_team.session.runner.interpreter.sources import Sources
 
 interruptible_module(__name__)
 # it runs in the sandbox under this name

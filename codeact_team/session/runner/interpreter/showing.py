@@ -12,7 +12,7 @@ from codeact_team.session.runner.interpreter.user_code import interruptible, use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
     from importlib.machinery import ModuleSpec
     from typing import Any
 
@@ -43,7 +43,7 @@ class Showing:
         self._artifacts: Artifacts | None = None
         os.environ.setdefault("MPLBACKEND", "Agg")
         filterwarnings("ignore", message="FigureCanvasAgg is non-interactive", category=UserWarning)
-        sys.meta_path.insert(0, ImportWatcher(_WATCHED, self._watch))
+        sys.meta_path.insert(0, ImportWatcher(dict.fromkeys(_WATCHED, self._watch)))
         sys.meta_path.append(_StandIn(load))
         builtins.__dict__["display"] = self.display
 
@@ -93,15 +93,18 @@ _WATCHED = (
 
 
 class ImportWatcher:
-    """Finds and loads the modules of some names as the others would, and calls ``watch`` with each when it is loaded."""
+    """Finds and loads some modules as the others would, and calls a function with each when it is loaded.
 
-    def __init__(self, names: Sequence[str], watch: Callable[[Any], None]) -> None:
-        self._names = names
-        self._watch = watch
+    Args:
+        watches: The functions, by the names of the modules.
+    """
+
+    def __init__(self, watches: Mapping[str, Callable[[Any], None]]) -> None:
+        self._watches = watches
         self._loaders: dict[str, Any] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in self._names:
+        if name not in self._watches:
             return None
         others: Any = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next((spec for spec in others if spec is not None), None)
@@ -117,7 +120,7 @@ class ImportWatcher:
         # from now on the module looks as if this had never existed
         module.__loader__ = module.__spec__.loader = loader
         loader.exec_module(module)
-        self._watch(module)
+        self._watches[module.__name__](module)
 
 
 class _StandIn:

@@ -6,13 +6,9 @@ import importlib
 import linecache
 import os
 import sys
-from collections.abc import Iterable
 from importlib.machinery import PathFinder
-from sys import getsizeof
 from traceback import TracebackException
 from types import CodeType
-
-from codeact_team.session.protocol import MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,51 +164,6 @@ def _parts(summary: TracebackException) -> Iterator[TracebackException]:
             yield part
             # groups came with 3.11
             waiting += (part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ()))
-
-
-_MAX_KEPT_BYTES = 16 * MIB
-
-# separate code before 3.12, but gone when it has run
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
-
-
-class Sources:
-    """Keeps the source of the running block, and of earlier ones that have defined functions or classes.
-
-    Tracebacks, warnings and ``inspect`` read it.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[str, int] = {}
-        self._bytes = 0
-
-    def add(self, name: str, code: str) -> None:
-        """Keep the source of the block ``name``."""
-        # Python starts no line at a form feed or the like
-        text = code.replace("\r\n", "\n").replace("\r", "\n") if "\r" in code else code
-        linecache.cache[name] = (len(code), None, [f"{line}\n" for line in text.split("\n")], name)
-
-    def settle(self, name: str, codes: Iterable[CodeType]) -> None:
-        """Drop the source of a block that has ended, unless some of its code can be called later."""
-        if not any(_leaves_code(code) for code in codes):
-            linecache.cache.pop(name, None)
-            return
-        lines = linecache.getlines(name)
-        size = getsizeof(lines) + sum(map(getsizeof, lines))
-        self._bytes += size - self._kept.pop(name, 0)
-        self._kept[name] = size
-        while self._bytes > _MAX_KEPT_BYTES:
-            oldest = next(iter(self._kept))
-            self._bytes -= self._kept.pop(oldest)
-            linecache.cache.pop(oldest, None)
-
-
-def _leaves_code(code: CodeType) -> bool:
-    return any(
-        constant.co_name not in _COMPREHENSIONS or _leaves_code(constant)
-        for constant in code.co_consts
-        if isinstance(constant, CodeType)
-    )
 
 
 _IMPORT_SYSTEM = ("<frozen importlib", os.path.dirname(importlib.__file__) + os.sep)
