@@ -24,6 +24,8 @@ from codeact_team.text.screen_text import condensed, settled
         ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
         # two bars, one below the other
         ("A  0%\nB  0%\x1b[A\rA 50%\n\rB 50%\x1b[A\rA100%\n\rB100%\nend", "A100%\nB100%\nend"),
+        ("one\ntwo\n\x1b[H\x1b[2J\x1b[3Jthree\n", "three\n"),
+        ("one\ntwo\nthree\x1b[H\nto\x1b[J", "one\nto"),
         ("a\x1b[99999999999Ab", "ab"),
         ("a\x1b[", "a["),
     ],
@@ -48,12 +50,12 @@ def test_lines_that_are_repeated_are_counted(text: str, told: str) -> None:
     assert condensed(text) == told
 
 
-@given(st.text(alphabet="ab\n\r\b\x1b[K2A", max_size=200))
+@given(st.text(alphabet="ab\n\r\b\x1b[K2AHJ", max_size=200))
 def test_whatever_the_output_its_last_words_stay(text: str) -> None:
     shown = settled(f"{text}\x1b[m\n\r\x1b[Kresult")
     assert "result" in shown.split("\n")
     # else others may be below it
-    assert shown.endswith("result") or "A" in text
+    assert shown.endswith("result") or "A" in text or "H" in text
     assert settled(condensed(settled(text))) is not None
 
 

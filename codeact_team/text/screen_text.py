@@ -22,40 +22,67 @@ def settled(text: str) -> str:
     """``text`` after all that it overwrites is overwritten, without colours. Takes time in proportion to its length."""
     if not ("\r" in text or "\x1b" in text or "\b" in text):
         return text
-    lines: list[list[str]] = [[]]
-    row = column = done = 0
+    screen, done = _Screen(), 0
     for found in _CONTROL.finditer(text):
-        column = _write(lines[row], column, text[done : found.start()])
+        screen.write(text[done : found.start()])
         done = found.end()
-        control = found[0]
-        if control in ("\n", "\r\n"):
-            row, column = row + 1, 0
-            if row == len(lines):
-                lines.append([])
-        elif control == "\r":
-            column = 0
-        elif control == "\b":
-            column = max(0, column - 1)
-        elif found[2] == "K":
-            # to the end of the line, or all of it
-            del lines[row][0 if found[1] == "2" else column :]
-        elif found[2] in ("A", "F"):
-            row = max(0, row - min(_MOST_UP, _number(found[1])))
-            column = column if found[2] == "A" else 0
-        elif found[2] == "B":
-            row = min(len(lines) - 1, row + min(_MOST_UP, _number(found[1])))
-    _write(lines[row], column, text[done:])
-    return "\n".join(map("".join, lines))
+        if found[2] is None:
+            screen.control(found[0])
+        elif found[2] in ("J", "K"):
+            screen.erase(found[2], found[1])
+        else:
+            screen.move(found[2], found[1])
+    screen.write(text[done:])
+    return "\n".join(map("".join, screen.lines))
 
 
-def _write(line: list[str], column: int, text: str) -> int:
-    """Overwrite a line from a column on. Returns where the cursor is then."""
-    if text:
-        # a cursor beyond an end is not far beyond it, unless somebody wants the blanks to take time
-        column = min(column, len(line) + _MOST_BLANKS)
-        line += [" "] * (column - len(line))
-        line[column : column + len(text)] = text
-    return column + len(text)
+class _Screen:
+    """The lines of a terminal that is as high as it needs to be, and its cursor."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[str]] = [[]]
+        self._row = self._column = 0
+
+    def write(self, text: str) -> None:
+        """Overwrite a line from the cursor on."""
+        if text:
+            line = self.lines[self._row]
+            # a cursor beyond an end is not far beyond it, unless somebody wants the blanks to take time
+            self._column = min(self._column, len(line) + _MOST_BLANKS)
+            line += [" "] * (self._column - len(line))
+            line[self._column : self._column + len(text)] = text
+            self._column += len(text)
+
+    def control(self, sign: str) -> None:
+        """Move the cursor by an end of a line or a backspace; do nothing for other signs."""
+        if sign in ("\n", "\r\n"):
+            self._row, self._column = self._row + 1, 0
+            if self._row == len(self.lines):
+                self.lines.append([])
+        elif sign == "\r":
+            self._column = 0
+        elif sign == "\b":
+            self._column = max(0, self._column - 1)
+
+    def erase(self, letter: str, parameter: str) -> None:
+        """Erase a line, the screen, or what of it is behind the cursor."""
+        if letter == "J" and parameter in ("2", "3"):
+            self.lines[:] = [[]]
+            self._row = 0
+            return
+        del self.lines[self._row][0 if parameter == "2" else self._column :]
+        if letter == "J":
+            del self.lines[self._row + 1 :]
+
+    def move(self, letter: str, parameter: str) -> None:
+        """Move the cursor to the top, up or down; ignore other sequences, such as those of colours."""
+        if letter == "H" and parameter in ("", "1;1"):
+            self._row = self._column = 0
+        elif letter in ("A", "F"):
+            self._row = max(0, self._row - min(_MOST_UP, _number(parameter)))
+            self._column = self._column if letter == "A" else 0
+        elif letter == "B":
+            self._row = min(len(self.lines) - 1, self._row + min(_MOST_UP, _number(parameter)))
 
 
 def _number(parameter: str) -> int:

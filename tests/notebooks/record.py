@@ -20,7 +20,8 @@ from typing import Any
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.notebooks import Shown, beginning, names, read, readable
 
 

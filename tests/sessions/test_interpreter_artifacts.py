@@ -9,6 +9,7 @@ import pytest
 from support.interpreter import RunningInterpreter, SharedInterpreter
 
 from codeact_team.session.protocol import MAX_ARTIFACTS
+from codeact_team.text.screen_text import settled
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -446,9 +447,9 @@ def without_ipython(tmp_path: Path) -> Generator[RunningInterpreter]:
 
 def test_the_display_module_of_ipython_has_a_stand_in(without_ipython: RunningInterpreter) -> None:
     ran = without_ipython.run(
-        "from IPython.display import HTML, SVG, JSON, Code, Image, Latex, Markdown, Pretty, clear_output, display\n"
+        "from IPython.display import HTML, SVG, JSON, Code, Image, Latex, Markdown, Pretty, display\n"
         "display(HTML('<p>'), Markdown('*m*'), Latex('$l$'), JSON({'a': 1}), SVG('<svg/>'), Image(b'\\x89PNG'))\n"
-        "clear_output(wait=True)\ndisplay(Pretty('pretty'), Code('x = 1', language='python'))"
+        "display(Pretty('pretty'), Code('x = 1', language='python'))"
     )
     assert ran.artifacts == [
         ("text/html", b"<p>"),
@@ -461,6 +462,19 @@ def test_the_display_module_of_ipython_has_a_stand_in(without_ipython: RunningIn
     ]
     assert ran.output.startswith("<IPython.core.display.HTML object at 0x")
     assert ran.output.endswith("pretty\nx = 1\n")
+
+
+def test_what_a_block_has_shown_is_taken_back_as_in_a_notebook(without_ipython: RunningInterpreter) -> None:
+    show = "from IPython.display import clear_output, HTML, display\nfor step in range(3):\n    "
+    ran = without_ipython.run(
+        f"{show}clear_output(wait=True)\n    print('step', step)\n    display(HTML(str(step)))"
+    )
+    assert (settled(ran.output).split("\n")[0], ran.artifacts) == ("step 2", [("text/html", b"2")])
+    # it is only replaced
+    ran = without_ipython.run(f"{show}display(HTML(str(step)))\n    clear_output(wait=True)")
+    assert ran.artifacts == [("text/html", b"2")]
+    ran = without_ipython.run(f"{show}display(HTML(str(step)))\nclear_output()")
+    assert (settled(ran.output), ran.artifacts) == ("", [])
 
 
 def test_what_the_stand_in_cannot_show_is_remarked(without_ipython: RunningInterpreter) -> None:

@@ -113,3 +113,14 @@ def test_a_module_that_code_has_just_rewritten_is_read_anew(
     code = "import sys\nopen('changing.py', 'w').write('value = 3')\ndel sys.modules['changing']\nimport changing\nchanging.value"
     assert fresh_interpreter.run(code).output == "3\n"
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_code_may_print_values_in_its_own_way(fresh_interpreter: RunningInterpreter) -> None:
+    hook = "import sys\nbefore = sys.displayhook\ndef hook(value):\n    print('mine:')\n    before(value)\n"
+    assert fresh_interpreter.run(f"{hook}sys.displayhook = hook\n'one'").output == "mine:\n'one'\n"
+    assert fresh_interpreter.run("2").output == "mine:\n2\n"
+    assert fresh_interpreter.run("print(_, __, Out[2])").output == "2 one 2\n"
+    shown = "class Shown:\n    def __repr__(self): return 'text'\n    def _repr_html_(self): return '<p>'\nShown()"
+    ran = fresh_interpreter.run(shown)
+    assert (ran.output, ran.artifacts) == ("mine:\ntext\n", [("text/html", b"<p>")])
+    assert fresh_interpreter.run("sys.displayhook = sys.__displayhook__\n5").output == "5\n"

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from codeact_team.text.screen_text import settled
+
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 ON_EACH_PYTHON = ("first_steps", "generators", "processes")
 """Notebooks with forty cells, among them all that start processes."""
@@ -84,8 +86,8 @@ def read(name: str) -> Notebook:
 
 
 def readable(text: str) -> str:
-    """A text in one line, without addresses, colours, and what IPython writes otherwise of classes and functions."""
-    text = re.sub(r"\x1b\[[\d;]*m|(?: object)? at 0x[0-9a-f]+", "", text)
+    """What a terminal shows of a text in the end, in one line, without addresses, colours, and what IPython writes otherwise of classes and functions."""
+    text = re.sub(r"(?: object)? at 0x[0-9a-f]+", "", settled(text))
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
     text = re.sub(r"<(?:built-in )?(?:function|bound method) (?:__main__\.)?(\w+)[^<>]*>", r"<\1>", text)
     return " ".join(text.split())

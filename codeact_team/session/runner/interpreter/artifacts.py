@@ -47,6 +47,7 @@ class Artifacts:
         self._kept: list[dict[str, bytes]] = []
         self._bytes = 0
         self._surplus = 0
+        self._is_cleared = False
         # a value may be shown more than once
         self._remarks: dict[str, None] = {}
         if self._figures is not None:
@@ -112,6 +113,18 @@ class Artifacts:
             self.remark(f"a value was not shown: {one_line(error)}")
         return True
 
+    def clear(self, *, wait: bool) -> None:
+        """Forget what the block has shown: now, or when it shows something else."""
+        self._is_cleared = True
+        if not wait:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._is_cleared:
+            self._is_cleared = False
+            self._kept.clear()
+            self._bytes = self._surplus = 0
+
     @property
     def is_full(self) -> bool:
         """Whether there are as many as possible."""
@@ -122,6 +135,7 @@ class Artifacts:
         """Keep the forms of a value by their types, the best one first, if there is one beside its text."""
         if not any(kind != PLAIN for kind in forms):
             return
+        self._clear()
         plain = {PLAIN: forms[PLAIN][:_MAX_PLAIN]} if PLAIN in forms else {}
         size = sum(map(len, plain.values()))
         fit: dict[str, bytes] = {}

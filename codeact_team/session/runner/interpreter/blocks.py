@@ -119,11 +119,14 @@ _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.a
 
 
 class Blocks:
-    """Compiles blocks and runs them in ``namespace``."""
+    """Compiles blocks and runs them in ``namespace``. Calls ``before_part`` before each part of a block."""
 
-    def __init__(self, namespace: dict[str, Any], interrupts: Interrupts) -> None:
+    def __init__(
+        self, namespace: dict[str, Any], interrupts: Interrupts, before_part: Callable[[], None]
+    ) -> None:
         self._namespace = namespace
         self._interrupts = interrupts
+        self._before_part = before_part
         # not the thread's own, in which tasks could not run: what one block sets there is set in the next
         self._context = Context()
         self._loop = _Loop(interrupts, self._context)
@@ -182,12 +185,14 @@ class Blocks:
     def _run(self, parts: Sequence[CodeType]) -> None:
         self._interrupts.check()
         for part in parts:
+            self._before_part()
             _display(eval(part, self._namespace))
 
     @interruptible
     async def _run_awaiting(self, parts: Sequence[CodeType]) -> None:
         self._interrupts.check()
         for part in parts:
+            self._before_part()
             value = eval(part, self._namespace)
             _display(await value if part.co_flags & _CO_COROUTINE else value)
 

@@ -54,8 +54,6 @@ _TOOLS, _FORKING, _MAGICS, _WORKERS = (
 )
 """Loaded when they are needed."""
 
-_display = sys.displayhook
-
 
 class _Interpreter:
     """Runs the blocks that arrive through ``channel``, one after the other."""
@@ -82,14 +80,15 @@ class _Interpreter:
         self._streams = Streams()
         self._sources = Sources()
         self._interrupts = Interrupts()
-        self._blocks = Blocks(self._namespace, self._interrupts)
+        self._blocks = Blocks(self._namespace, self._interrupts, self._keep_displayhook)
         self._answer = FinalAnswer()
         self._parts: Sequence[CodeType] = ()
         self._names: Names | None = None
         self._shown: object = None
         self._outputs = Outputs()
+        self._prints: Callable[[object], None] = sys.__displayhook__
+        self._hook = sys.displayhook = self._displayhook
         self._denied = False
-        sys.displayhook = self._displayhook
         # code rewrites its modules faster than the times in compiled files tell
         sys.dont_write_bytecode = True
         self._showing = Showing(load, self._streams.write_error, self._interrupts.check)
@@ -266,10 +265,22 @@ class _Interpreter:
         return self._shell
 
     @interruptible
+    def _keep_displayhook(self) -> None:
+        # that of the code prints values; they are artifacts, too
+        if sys.displayhook is not self._hook:
+            self._prints, sys.displayhook = sys.displayhook, self._hook
+
+    @interruptible
     def _displayhook(self, value: object) -> None:
-        self._shown = value
-        self._outputs.note(value)
-        _display(value)
+        if value is not self._shown:
+            self._shown = value
+            self._outputs.note(value)
+        # a hook of the code may call this one
+        prints, self._prints = self._prints, sys.__displayhook__
+        try:
+            prints(value)
+        finally:
+            self._prints = prints
 
     def _send_artifacts(self, token: bytes) -> None:
         self._showing.send(self._shown, partial(self._channel.send, Kind.ARTIFACT, token))

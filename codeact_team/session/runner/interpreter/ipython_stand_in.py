@@ -42,7 +42,8 @@ def publish_display_data(data: dict[str, Any], *_: Any, **__: Any) -> None:
 
 
 def clear_output(wait: bool = False) -> None:
-    """Do nothing: what is written has been read already."""
+    """Take back what the block has shown."""
+    builtins.__dict__["display"].__self__.clear_output(wait=wait)
 
 
 class DisplayObject:

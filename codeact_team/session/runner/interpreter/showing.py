@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _PACKAGE = __name__.rpartition(".")[0]
 _ARTIFACTS, _STAND_IN = f"{_PACKAGE}.artifacts", f"{_PACKAGE}.ipython_stand_in"
 """Loaded when they are needed."""
+_CLEARS_SCREEN = "\x1b[H\x1b[2J"
+"""As the program ``clear`` writes it. Readers of the output settle it as a terminal would."""
 
 
 class Showing:
@@ -62,6 +64,13 @@ class Showing:
                 ``update`` shows another value. Others that IPython has are ignored.
         """
         return self._loaded().display(*values, **options)
+
+    @interruptible
+    def clear_output(self, *, wait: bool) -> None:
+        """Take back what the block has shown. With ``wait``, an artifact stays until there is another one."""
+        sys.stdout.write(_CLEARS_SCREEN)
+        if self._artifacts is not None:
+            self._artifacts.clear(wait=wait)
 
     def send(self, value: object, send: Callable[[bytes, bytes], None]) -> None:
         """Send the artifacts of the block, whose last value is ``value``, each in two pieces."""
