@@ -28,7 +28,7 @@ async def echo(host):
     async with await asyncio.start_server(answer, host, 0) as server:
         reader, writer = await asyncio.open_connection(host, server.sockets[0].getsockname()[1])
         writer.write(b"echo\\n"); print(await reader.read()); writer.close()
-asyncio.run(echo("127.0.0.1"))
+asyncio.run(echo("localhost"))
 """
 DATAGRAMS = """
 import socket

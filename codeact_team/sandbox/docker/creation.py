@@ -139,7 +139,7 @@ def launch(
         *(receiving("python3") if with_python else ()),
     ]
     paths = {} if packages is None else python_path(PACKAGES, config.environment)
-    host_config = _host_config(engine, config, user, binding)
+    host_config = _host_config(engine, config, user, binding) | {"sysctls": _of_loopback(engine, config, url)}
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
         host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
@@ -350,6 +350,18 @@ def _host_config(
         # a block can write to the first process' stdout, and a log on the host has no limit
         "log_config": LogConfig(type="none"),
     }
+
+
+def _of_loopback(engine: EngineDescription, config: DockerSandboxConfig, url: str) -> Mapping[str, str]:
+    """The settings by which ``::1``, too, is an address of a container without a network, where Docker has taken it away.
+
+    Its ``/etc/hosts`` says that it is one, and ``asyncio`` binds all addresses of ``localhost``. A kernel without IPv6 refuses them.
+    """
+    is_docker = not engine.is_podman and not engine.is_gvisor(config.runtime)
+    has_ipv6 = url.startswith("unix://") and Path("/proc/sys/net/ipv6").is_dir()
+    if config.network != "none" or not is_docker or not has_ipv6:
+        return {}
+    return {"net.ipv6.conf.lo.disable_ipv6": "0"}
 
 
 def _ulimits(engine: EngineDescription, config: DockerSandboxConfig, user: str) -> Mapping[str, int]:
