@@ -155,7 +155,7 @@ class Reading(Effect[Spent]):
 
     @classmethod
     def ended(cls, end: End) -> ClockReadingEnded:
-        return ClockReadingEnded(**end.facts)
+        return ClockReadingEnded(**ClockReadingEnded.fields_in(end.facts))
 
     def facts_at_end(self, outcome: Spent | None, error: BaseException | None) -> Mapping[str, JsonValue]:
         if outcome is None or self._max_seconds is None:

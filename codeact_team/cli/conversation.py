@@ -25,7 +25,7 @@ from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Prose, Screen
 from codeact_team.core.accounting import tokens_in_words
-from codeact_team.core.effects import Event, Listener, OtherEffectBegan, OtherEffectEnded
+from codeact_team.core.effects import Event, Listener, OtherEffectBegan, OtherEffectEnded, OtherEvent
 from codeact_team.core.events import (
     ArtifactKept,
     AttemptEnded,
@@ -132,6 +132,8 @@ class Conversation(PromotedListener):
         """Spans of the calls under way that are shown."""
         self._processes: dict[int, ProcessBegan | OtherEffectBegan] = {}
         """Processes that a program runs, and effects of other kinds, that are under way, by their spans."""
+        self._others: set[tuple[str, ...]] = set()
+        """What of another version is shown, by its name and fields: each is shown once."""
 
     def __call__(self, event: Event) -> None:
         # also of attempts, which are not shown
@@ -384,7 +386,11 @@ class Conversation(PromotedListener):
             self._screen.text(text)
 
     def _process(self, event: Event) -> None:
-        """Print a process that a program has run, or an effect of any other kind, once it has ended."""
+        """Print a process that a program has run, or what is of any other kind, once it has ended."""
+        if isinstance(event, OtherEvent) and (known := (event.name, *event.data)) not in self._others:
+            self._others.add(known)
+            told = json.dumps(event.data, ensure_ascii=False)
+            self._aside("", f"of another version: {_short(event.name)} {_short(told)}")
         if isinstance(event, ProcessBegan | OtherEffectBegan):
             self._processes[event.span] = event
         if not isinstance(event, ProcessEnded | OtherEffectEnded):

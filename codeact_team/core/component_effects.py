@@ -82,7 +82,8 @@ class CodeRun(CodeEffect[R]):
 
     @classmethod
     def began(cls, begin: Begin) -> BlockBegan:
-        return BlockBegan(blocks=[Code(**block) for block in begin.request["blocks"]], **begin.facts)
+        blocks = [Code(block["language"], block["code"]) for block in begin.request["blocks"]]
+        return BlockBegan(blocks=blocks, **BlockBegan.fields_in(begin.facts))
 
     @classmethod
     def ended(cls, end: End) -> BlockEnded:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -63,6 +63,11 @@ class Event:
         cls.type = type or re.sub(r"(?<!^)([A-Z])", r"_\1", cls.__name__).lower()
         cls.kinds[cls.type] = cls
 
+    @classmethod
+    def fields_in(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        """What of ``data`` is a field: another version may have more."""
+        return {field.name: data[field.name] for field in fields(cls) if field.name in data}
+
 
 @dataclass(kw_only=True)
 class SpanEvent(Event):
@@ -106,7 +111,12 @@ class OtherEffectEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class OtherEvent(Event):
-    """Something of a later version that is read from its journal; ``data`` is the whole event, ``name`` its type."""
+    """Something of another version that is read from its journal.
+
+    Attributes:
+        name: The type of an event, the kind of an effect, or what else the entry is.
+        data: All of an event of an unknown type; of any other entry, the fields that are not known.
+    """
 
     name: str
     data: dict[str, JsonValue]

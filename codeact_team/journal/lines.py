@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from pydantic import JsonValue
 
-from codeact_team.core.effects import NO_FACTS, Begin, EffectFailure, End, Event, OtherEvent
+from codeact_team.core.effects import NO_FACTS, Begin, Effect, EffectFailure, End, Event, OtherEvent
 from codeact_team.core.events import adapter_of, dump, load
 from codeact_team.journal.blobs import Blobs
 
 _OF_THE_LINE = ("mac", "crc")
 """Fields of a line besides its entry."""
+_BEGIN = {
+    *("at", "begin", "span", "parent", "agent", "place", "key", "within", "block", "attempt", "again"),
+    *("request", "facts", "conversation", "messages"),
+}
+_END = {"at", "end", "span", "again", "facts", "outcome", "error", "ran", "cancelled"}
+_KINDS = ("files", "given", "used", "copies", "delivered", "rebuilding", "rebuilt", "full", "resumed")
+"""The other entries, each by the field that tells its kind."""
+_OTHER = {"at", "key", "outcome", "set", *_KINDS}
 _MOST_OTHERS = 10_000
-"""Events of a later version that are read."""
+"""Events of another version that are read."""
 
 
 def event_line(event: Event) -> dict[str, JsonValue]:
@@ -53,12 +62,27 @@ class EventReader:
         if "type" not in line:
             return None
         data: Any = self._blobs.unpack({key: value for key, value in line.items() if key not in _OF_THE_LINE})
-        if data["type"] in Event.kinds:
-            return load(data)
+        return load(data) if data["type"] in Event.kinds else self._other(str(data["type"]), data, line)
+
+    def unknown(self, line: Mapping[str, Any], event: Event | None) -> OtherEvent | None:
+        """What a line with an event, or without one, has that is not known; ``None`` if it is all known. Raises as :meth:`event`."""
+        if isinstance(event, OtherEvent):
+            return None
+        name, known = _known(line)
+        found = {key: value for key, value in line.items() if key not in known and key not in _OF_THE_LINE}
+        if event is not None and name in Effect.kinds:
+            in_event = {field.name for field in fields(event)}
+            found |= {key: value for key, value in self._facts(line).items() if key not in in_event}
+        if not found:
+            return None
+        data: Any = self._blobs.unpack(found)
+        return self._other(name, data, line)
+
+    def _other(self, name: str, data: dict[str, Any], line: Mapping[str, Any]) -> OtherEvent:
         self._others += 1
         if self._others > _MOST_OTHERS:
             raise ValueError("no version has so many events that another one does not know")
-        return OtherEvent(name=str(data["type"]), data=data, at=float(data["at"]), parent=data.get("parent"))
+        return OtherEvent(name=name, data=data, at=float(line["at"]), parent=line.get("parent"))
 
     def _begin(self, line: Mapping[str, Any]) -> Begin:
         return Begin(
@@ -84,6 +108,20 @@ class EventReader:
     def _facts(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         facts: Any = self._blobs.unpack(line.get("facts"))
         return NO_FACTS if facts is None else facts
+
+
+def _known(line: Mapping[str, Any]) -> tuple[str, set[str]]:
+    """What the entry of a line is, and the fields of such entries."""
+    if "begin" in line:
+        return str(line["begin"]), _BEGIN
+    if "end" in line:
+        return str(line["end"]), _END
+    if (kind := Event.kinds.get(str(line.get("type")))) is not None:
+        return kind.type, {"type", *(field.name for field in fields(kind))}
+    name = next((kind for kind in _KINDS if kind in line), None)
+    return (
+        (name, _OTHER) if name is not None else (next((key for key in line if key != "at"), "entry"), {"at"})
+    )
 
 
 def _validated(event: Event) -> Event:

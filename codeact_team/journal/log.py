@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from codeact_team.errors import JournalError
 from codeact_team.files.opening import lock, open_regular
@@ -262,8 +262,14 @@ def understood(path: Path) -> Generator[None]:
         yield
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise JournalError(
-            f"{path} has an entry that this version of codeact-team does not know: {error!r}"
+            f"{path} has an entry that this version of codeact-team does not know: {_in_words(error)}"
         ) from error
+
+
+def _in_words(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return repr(error)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
 
 
 def read_log(path: Path) -> Iterator[Entry]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from codeact_team.agents.tool_calls import ToolCall
+from codeact_team.core.effects import Effect
 from codeact_team.core.process_effects import ProcessJob, ProcessRun
 from codeact_team.journal.effect_records import CallerKey, EffectRecord, EffectState
 from codeact_team.journal.requests import Request
@@ -85,6 +86,8 @@ class RecordedEffects:
             if (effect.is_settled or _is_run_under_way(effect))
             and effect.within is None
             and effect.kind != ProcessJob.kind
+            # of another version, and so asked by nobody
+            and effect.kind in Effect.kinds
             and not effect.is_taken
         ]
         return [effect.n for effect in sorted(ended, key=_end_of)]

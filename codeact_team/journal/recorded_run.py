@@ -218,13 +218,16 @@ class RecordedRun:
     def _events(self, log: LogReader, reader: EventReader) -> Iterator[Event]:
         left_out, path = _LeftOut(), self.directory.lines
         for entry in log.new():
-            event = None
+            event = other = None
             with left_out.noted():
                 if (mib := entry.get("full")) is not None:
                     raise JournalError(f"the run had used up the {mib} MiB that were kept of it, and went on")
                 event = _event(entry, reader, path)
-            if event is not None:
-                yield event
+                # the result comes last
+                if not _AFTER_THE_END & entry.keys():
+                    with understood(path):
+                        other = reader.unknown(entry, event)
+            yield from filter(None, [other, event])
         left_out.report()
 
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 3
 """The version of the format of run directories."""
+_ADVICE_ON_FORMATS = "a later version reads what an earlier one wrote, from format 3 on; update codeact-team"
 _ABOUT = "run.json"
 _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
@@ -64,7 +65,8 @@ class About(BaseModel):
         is_built: Whether what runs was built by that program, and no config describes it.
     """
 
-    model_config = ConfigDict(frozen=True)
+    # what another version describes is under the seal, too
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     format: int = _FORMAT
     id: str
@@ -214,7 +216,7 @@ class RunDirectory:
             if isinstance(data, dict) and data.get("format") not in (_FORMAT, None):
                 raise JournalError(
                     f"{self.path} has the format {data['format']!r}, and this version of codeact-team reads {_FORMAT}: "
-                    "use the version that wrote it"
+                    f"{_ADVICE_ON_FORMATS}"
                 )
             return About.model_validate(data)
         except FileNotFoundError:

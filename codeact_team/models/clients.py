@@ -113,18 +113,23 @@ class ModelCall(Effect[CreateResult]):
 
     @classmethod
     def began(cls, begin: Begin) -> ModelCallBegan:
-        return ModelCallBegan(model=begin.request["model"], **begin.facts)
+        return ModelCallBegan(model=begin.request["model"], **ModelCallBegan.fields_in(begin.facts))
 
     @classmethod
     def ended(cls, end: End) -> ModelCallEnded:
         event = ModelCallEnded(model=end.request["model"], error=end.error)
         if end.outcome is not None:
-            event.usage, event.cached = RequestUsage(**end.outcome["usage"]), end.outcome["cached"]
+            event.usage, event.cached = _usage(end.outcome["usage"]), end.outcome["cached"]
             event.finish_reason = end.outcome["finish_reason"]
             event.first_piece = end.facts.get("first_piece")
         if (usage := end.facts.get("usage")) is not None:
-            event.usage, event.is_estimated = RequestUsage(**usage), end.outcome is not None
+            event.usage, event.is_estimated = _usage(usage), end.outcome is not None
         return event
+
+
+def _usage(recorded: Mapping[str, int]) -> RequestUsage:
+    # another version of AutoGen counts more
+    return RequestUsage(recorded["prompt_tokens"], recorded["completion_tokens"])
 
 
 class WrappedClient(Wrapper, ChatCompletionClient):
