@@ -28,6 +28,7 @@ from codeact_team.core.events import TurnBegan, TurnEnded, emit_message
 from codeact_team.core.execution import Drawn, Picture, picture_from_base64
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.providers import resolve_function
+from codeact_team.core.showing import in_few_words
 from codeact_team.errors import SettingError
 from codeact_team.models.clients import wrap_client
 from codeact_team.tools.autogen_parts import unwrap, wrap
@@ -139,6 +140,15 @@ class RememberingAgent(BaseChatAgent, Generic[Settings]):
         self._vision = Vision(settings.max_pictures, self._model_client)
         self._dispatcher = current_dispatcher()
         self._model_context = settings.model_context or UnboundedChatCompletionContext()
+
+    def __repr__(self) -> str:
+        return in_few_words(self, self._told)
+
+    @property
+    def _told(self) -> dict[str, object]:
+        """What its ``repr`` tells of it."""
+        client = self._model_client
+        return {"name": self.name, **({} if client is None else {"model": client.model_name})}
 
     @property
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
@@ -263,6 +273,10 @@ class ExecutingAgent(RememberingAgent[Executing]):
         self._owns_executor = False
         self._left_to_others = False
         """Whether the executor kept its state at the last reset or load, because other agents depend on it."""
+
+    @property
+    def _told(self) -> dict[str, object]:
+        return {**super()._told, "code_executor": self._code_executor}
 
     @property
     def code_executor(self) -> CodeExecutor:

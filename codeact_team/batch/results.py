@@ -10,6 +10,7 @@ from signal import Signals
 from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.core.effects import Event
+from codeact_team.core.showing import few_words
 
 
 class TaskOutcome(StrEnum):
@@ -57,7 +58,7 @@ class ResultFile:
     problem: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class JobResult:
     """The result of one run of a task. It does not depend on the time, nor on the machine.
 
@@ -106,6 +107,9 @@ class JobResult:
     currency: str | None = None
     files: Sequence[ResultFile] = ()
     run: str = ""
+
+    def __repr__(self) -> str:
+        return few_words(self)
 
     @property
     def has_failed(self) -> bool:
@@ -269,7 +273,7 @@ class WrongAnswer:
     check: str | None
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class BatchResult(Event, type="batch_result"):
     """The result of a batch; its last event.
 
@@ -311,6 +315,9 @@ class BatchResult(Event, type="batch_result"):
     stop_reason: str | None = None
     is_refused: bool = False
     signal: Signals | None = None
+
+    def __repr__(self) -> str:
+        return few_words(self)
 
     @property
     def left(self) -> int:

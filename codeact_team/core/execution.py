@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from io import BytesIO
+from typing import Any
 
 from autogen_core import Image
 from autogen_core.code_executor import CodeResult
 from PIL import Image as pillow
 from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from codeact_team.core.showing import bundle_of_artifact, bundle_of_result, few_words, in_few_words
 
 
 class Outcome(StrEnum):
@@ -40,7 +43,7 @@ class Outcome(StrEnum):
     """The sandbox ended under it; the next call gets a fresh one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact:
     """Output of a block that is more than text, in one or more forms, such as ``image/png`` and ``text/html``; hostile data.
 
@@ -65,6 +68,18 @@ class Artifact:
     def size(self) -> int:
         """The bytes of all its forms."""
         return len(self.data) + sum(map(len, self.other_forms.values()))
+
+    def __repr__(self) -> str:
+        told = {
+            "mime_type": self.mime_type,
+            "size": self.size,
+            "file": self.file,
+            "other_forms": [*self.other_forms],
+        }
+        return in_few_words(self, {name: told[name] for name in told if told[name]})
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return bundle_of_artifact(repr(self), self.forms)
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ class ArtifactReference(FormReference):
         return cls(*best, artifact.file, [FormReference(*other) for other in others])
 
 
-@dataclass
+@dataclass(repr=False)
 class ExecutionResult(CodeResult):
     """AutoGen's ``CodeResult`` with more fields.
 
@@ -131,8 +146,19 @@ class ExecutionResult(CodeResult):
     files: dict[str, int] = field(default_factory=dict[str, int])
     saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
 
+    def __repr__(self) -> str:
+        return few_words(self)
 
-@dataclass(frozen=True)
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        rest = few_words(self, without=("output", "artifacts", "saved_pictures"))
+        return bundle_of_result(repr(self), rest, self.output, [one.forms for one in self._shown])
+
+    @property
+    def _shown(self) -> Sequence[Artifact]:
+        return self.saved_pictures
+
+
+@dataclass(frozen=True, repr=False)
 class BoundName:
     """A global name that a block has bound; hostile data.
 
@@ -148,8 +174,11 @@ class BoundName:
     size: str | None = None
     preview: str | None = None
 
+    def __repr__(self) -> str:
+        return few_words(self)
 
-@dataclass
+
+@dataclass(repr=False)
 class SessionResult(ExecutionResult):
     """A result of code that runs in a living interpreter.
 
@@ -174,6 +203,10 @@ class SessionResult(ExecutionResult):
     answer_problem: str = ""
     denied: bool = False
     output_file: str | None = None
+
+    @property
+    def _shown(self) -> Sequence[Artifact]:
+        return [*self.artifacts, *self.saved_pictures]
 
 
 class CallOutcome(StrEnum):

@@ -21,6 +21,9 @@ class Wrapper:
         # `isinstance` goes by this, too
         return self.wrapped.__class__
 
+    def __repr__(self) -> str:
+        return repr(self.wrapped)
+
     def dump_component(self) -> ComponentModel:
         return self.wrapped.dump_component()
 

@@ -14,6 +14,7 @@ from codeact_team.core.aio import FairLock
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
 from codeact_team.core.sandbox_description import SandboxDescription
+from codeact_team.core.showing import in_few_words
 from codeact_team.errors import SettingError
 from codeact_team.executors.environment import Environment
 from codeact_team.executors.lifecycle import Lifecycle
@@ -60,6 +61,13 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         """Runs programs in the sandbox."""
         self._turn_of: object = None
         """The user whose code runs."""
+
+    def __repr__(self) -> str:
+        config = self._config
+        told = {"packages": [*config.packages], "data": [*config.data], "work_dir": config.work_dir}
+        return in_few_words(
+            self, {**{name: told[name] for name in told if told[name]}, "running": self._environment.running}
+        )
 
     @property
     def supported_languages(self) -> Sequence[str]:

@@ -324,6 +324,7 @@ class Lifecycle:
             emit(started, self._dispatcher)
 
     def _report_preparing(self, doing: str) -> None:
+        logger.info("%s: %s", self._name, doing)
         emit(SandboxPreparing(sandbox=self._name, doing=doing), self._dispatcher)
 
     async def _dismiss(self) -> None:

@@ -138,7 +138,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
         self._ends = mend_answers(client)
-        self._model = model or _model_of(client)
+        self.model_name: str = model or _model_of(client)
         self._gives_reasons: bool | None = None
         """Whether the server says why an answer ends, as far as is known: one that does not, has cut off no answer."""
 
@@ -166,7 +166,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         """
         # not every client knows all options
         options = {key: value for key, value in options.items() if value and (key, value) != _DEFAULT_CHOICE}
-        effect = ModelCall(self.wrapped, self._model, messages, options)
+        effect = ModelCall(self.wrapped, self.model_name, messages, options)
 
         def work() -> Awaitable[CreateResult]:
             answer = self._answer(effect, messages, cancellation_token, options, emit, message_id)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypedDict
 
+from codeact_team.core.showing import in_few_words
 from codeact_team.errors import SettingError
 
 StreamName: TypeAlias = Literal["stdout", "stderr"]
@@ -129,6 +130,15 @@ class ProcessResult(subprocess.CompletedProcess[bytes]):
         self.stdout_omitted: int = output.stdout_omitted
         self.stderr_omitted: int = output.stderr_omitted
         self.limit = limit
+
+    def __repr__(self) -> str:
+        told = {
+            "args": self.args,
+            "returncode": self.returncode,
+            "stdout": self.stdout,
+            "stderr": self.stderr,
+        }
+        return in_few_words(self, told if self.limit is None else {**told, "limit": self.limit})
 
 
 class ProcessOptions(TypedDict, total=False):

@@ -19,6 +19,7 @@ from codeact_team.core.component_effects import CodeEffect
 from codeact_team.core.effects import perform
 from codeact_team.core.execution import HostTools, SessionResult
 from codeact_team.core.executor_interface import Checkpoint
+from codeact_team.core.showing import in_few_words
 from codeact_team.errors import RecordedError, SandboxError, SettingError
 from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.sandbox.processes import ProcessOptions, ProcessResult, StreamName, TerminalSize
@@ -74,6 +75,9 @@ class AsyncSandbox:
         self._calls: set[asyncio.Task[Any]] = set()
         self._forks: list[AsyncSandbox] = []
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        return in_few_words(self, {"executor": self._executor})
 
     @staticmethod
     def _while_open(

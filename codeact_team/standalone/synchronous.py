@@ -13,6 +13,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from codeact_team.core.executor_interface import Checkpoint
+from codeact_team.core.showing import in_few_words
 from codeact_team.errors import SandboxError
 from codeact_team.session.processes import SandboxProcess
 from codeact_team.standalone.sandbox import CLOSED, AsyncSandbox
@@ -232,6 +233,9 @@ class SyncSandbox(_Synchronous[AsyncSandbox]):
 
     Any thread may call. An interrupt of the thread that calls, as by Ctrl-C, cancels the call, and waits for its end.
     """
+
+    def __repr__(self) -> str:
+        return in_few_words(self, {"twin": self.twin})
 
     @property
     def workspace_path(self) -> str:

@@ -101,7 +101,10 @@ except OSError as error:
     assert [its_layers.changes(layer, thorough=True) for layer in its_layers.all()] == [[]]
 
 
-async def test_they_are_made_before_the_first_block_and_progress_is_told(index: Path, layers: Layers) -> None:
+async def test_they_are_made_before_the_first_block_and_progress_is_told(
+    index: Path, layers: Layers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "codeact_team")
     events: list[Event] = []
     with Dispatcher() as dispatcher:
         dispatcher.listen(events.append)
@@ -110,6 +113,7 @@ async def test_they_are_made_before_the_first_block_and_progress_is_told(index: 
     assert any(
         isinstance(event, SandboxPreparing) and "getting shapes for" in event.doing for event in events
     )
+    assert "ConfinedSessionCodeExecutor: getting shapes for" in caplog.text
     [layer] = layers.all()
     assert not layers.remove(layer)
     await executor.stop()
@@ -224,7 +228,7 @@ async def test_the_reader_of_data_is_added_to_the_packages(
     assert await output(executor, "import shapes, pyarrow; print(shapes.version)") == "2.0\n"
     await executor.stop()
     await executor.prepare()
-    notes = [record.getMessage() for record in caplog.records if "pyarrow" in record.getMessage()]
+    notes = [record.getMessage() for record in caplog.records if record.getMessage().startswith("added")]
     assert notes == [f"added to the packages of the code, to read the data: pyarrow (for {file.path})"]
 
 

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-import nh3
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
@@ -22,6 +21,7 @@ from pygments.lexers.shell import BashLexer
 
 from codeact_team.core.execution import ArtifactReference, FormReference
 from codeact_team.journal.result import RunFile
+from codeact_team.text.tables import tables_in
 from codeact_team.text.visibility import cut, is_lexed_quickly, visible
 
 _LANGUAGES = {
@@ -34,12 +34,6 @@ _LONGEST_PROSE = 20_000
 """Characters; a longer text is shown as it is written."""
 _HEAD_LINES, _TAIL_LINES, _PART_CHARS = 20, 8, 4_000
 """Lines and characters of a long text that are shown before it is unfolded."""
-
-_LONGEST_TABLE, _MAX_TAGS = 256 * 1024, 10_000
-"""Bytes, and signs that open a tag: an HTML parser takes quadratic time for nested ones."""
-_TABLE_TAGS = {"table", "caption", "thead", "tbody", "tfoot", "tr", "th", "td"}
-_TEXT_TAGS = {"p", "br", "b", "strong", "i", "em", "code", "pre", "ul", "ol", "li", "sub", "sup"}
-_MAX_SPAN = 100
 
 
 def _prose(text: str) -> Markup:
@@ -81,21 +75,6 @@ def _folded(text: str, kind: str = "output") -> Markup:
     more = f"{lines - 1:,} more lines" if lines > 1 else f"{len(middle):,} more characters"
     middle = middle.removeprefix("\n").removesuffix("\n")
     return _fold(kind, escape(head), escape(middle), escape(tail), more)
-
-
-def _table(data: bytes) -> Markup | None:
-    """The tables in an HTML document, without anything else of it but text; ``None`` if it has none, or is too large."""
-    if len(data) > _LONGEST_TABLE or data.count(b"<") > _MAX_TAGS:
-        return None
-    clean = nh3.clean(
-        data.decode(errors="replace"),
-        tags=_TABLE_TAGS | _TEXT_TAGS,
-        attributes={"td": {"colspan", "rowspan"}, "th": {"colspan", "rowspan"}},
-        attribute_filter=_only_small_spans,
-        link_rel=None,
-        url_schemes=set(),
-    )
-    return Markup(visible(clean)) if "<table>" in clean else None
 
 
 def environment() -> Environment:
@@ -149,10 +128,6 @@ def _fold(kind: str, head: Markup, middle: Markup, tail: Markup, more: str) -> M
 def _pre(kind: str, text: Markup) -> Markup:
     # the first line break in it counts for nothing
     return Markup("<pre class=%s>\n%s</pre>") % (kind, text)
-
-
-def _only_small_spans(tag: str, name: str, value: str) -> str | None:
-    return value if value.isdecimal() and value.isascii() and int(value[:4]) <= _MAX_SPAN else None
 
 
 Bytes = Callable[[str], bytes | None]
@@ -289,8 +264,8 @@ def _html(data: bytes, nonce: str) -> Markup | None:
     """A table as one of the page, other HTML in a frame, which cannot reach the page; ``None`` if it is too large."""
     text = data.decode(errors="replace")
     has_scripts = _SCRIPT.search(text) is not None
-    if not has_scripts and (found := _table(data)) is not None:
-        return Markup("<div class=table>{}</div>").format(found)
+    if not has_scripts and (found := tables_in(data)) is not None:
+        return Markup("<div class=table>{}</div>").format(Markup(found))
     if len(data) > _LARGEST_FRAME:
         return None
     document = _LOADS.sub("&lt;", text)
