@@ -257,7 +257,7 @@ class BlockEnded(EffectEnded):
 
 @dataclass(kw_only=True)
 class ArtifactKept(AgentEvent):
-    """A picture or table that code has shown is a file of the workspace now; ``path`` is where on this machine, if it lasts."""
+    """A picture that code has shown is a file of the workspace now; ``path`` is where on this machine, if it lasts."""
 
     file: str
     path: str | None

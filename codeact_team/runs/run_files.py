@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -33,13 +34,12 @@ from codeact_team.text.visibility import readable
 logger = logging.getLogger(__name__)
 
 _MAX_ARTIFACTS = 200
-"""Artifacts that are kept as files, as long as a team is open."""
+"""Pictures that are kept as files, as long as a team is open."""
 _MAX_TOLD = 1000
 """Files of a run that its result lists; more are copied."""
 _GRACE = 10.0
 """Seconds for the files of a run that was interrupted."""
 _ENDINGS = {
-    "application/json": ".json",
     "application/pdf": ".pdf",
     "image/gif": ".gif",
     "image/jpeg": ".jpg",
@@ -47,10 +47,9 @@ _ENDINGS = {
     "image/svg+xml": ".svg",
     "image/webp": ".webp",
     "text/html": ".html",
-    "text/latex": ".tex",
-    "text/markdown": ".md",
-    "text/plain": ".txt",
 }
+_TEXTS = ("text/", "application/json")
+_SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 
 _GONE = (
     "the workspace was temporary, and these files are gone with it: `--out DIR` copies them, and a `work_dir` of the code "
@@ -188,7 +187,7 @@ class RunFiles:
             yield above, name, target
 
     async def keep(self, effect: Effect[object], do: Perform) -> object:
-        """An interceptor: add the pictures and tables of a block to the files of the workspace, named by step."""
+        """An interceptor: add the pictures and charts of a block to the files of the workspace, named by step."""
         outcome = await do()
         if isinstance(effect, AgentBlock) and isinstance(outcome, SessionResult) and not effect.is_apart:
             await self._keep(outcome.artifacts, effect)
@@ -206,17 +205,15 @@ class RunFiles:
         if not isinstance(executor, StreamingCodeExecutor):
             return
         for number, artifact in enumerate(artifacts, 1):
-            if artifact.file is not None:
-                # the code has given it a name
+            kind = artifact.mime_type.partition(";")[0].strip().lower()
+            # where the code has saved it, it has a name
+            if artifact.file is not None or not _is_picture(kind, artifact.data):
                 continue
             if self._artifacts == _MAX_ARTIFACTS:
-                logger.warning(
-                    "more than %d pictures and tables are shown: no more are kept as files", _MAX_ARTIFACTS
-                )
+                logger.warning("more than %d pictures are shown: no more are kept as files", _MAX_ARTIFACTS)
             self._artifacts += 1
             if self._artifacts > _MAX_ARTIFACTS:
                 return
-            kind = artifact.mime_type.partition(";")[0].strip().lower()
             name = f"step-{self._blocks + 1}-{number}{_ENDINGS.get(kind, '.bin')}"
             place = executor.workspace
             try:
@@ -364,6 +361,11 @@ class RunFiles:
         self.due += sum(one.is_due for one in saved)
         self._copied.update(filter(None, copies))
         return [(copy, one.problem) for copy, one in zip(copies, saved, strict=True)]
+
+
+def _is_picture(kind: str, data: bytes) -> bool:
+    """Whether a form needs a program that draws it, as a picture or an interactive chart does. Tables are read on the page."""
+    return not kind.startswith(_TEXTS) or (kind == "text/html" and _SCRIPT.search(data) is not None)
 
 
 def _told(

@@ -28,8 +28,10 @@ class Chart:
     def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'
 class Table:
     def _repr_html_(self): return '<table>'
+class Interactive:
+    def _repr_html_(self): return '<div></div><script>draw()</script>'
 open('report.txt', 'w').write('East')
-display(Chart())
+display(Chart(), Interactive())
 Table()
 ```"""
 
@@ -165,7 +167,7 @@ async def test_a_run_that_is_interrupted_has_what_was_there(tmp_path: Path) -> N
 
 
 async def test_each_message_of_a_chat_has_its_own_files(tmp_path: Path) -> None:
-    two = "```python\nopen('two', 'w'); open('report.txt', 'a').write('!'); display(Chart()); Table()\n```"
+    two = "```python\nopen('two', 'w'); open('report.txt', 'a').write('!'); display(Chart(), Interactive()); Table()\n```"
     source = saved(tmp_path, analyst("analyst", [SHOWS, "East.", two, "Done.", "Nothing."]))
     chat = runner(source, Recording())
     async with chat.open():
