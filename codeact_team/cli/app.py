@@ -34,7 +34,7 @@ _COMMANDS = {
     "Look at runs": {
         kept.runs: "List the runs that are kept, the last one first.",
         kept.show: "Show a run as it looked when it ran, or as a page.",
-        kept.export: "Write runs as a log for Inspect.",
+        kept.export: "Write a run as a notebook, a page, Markdown, an archive or a log.",
     },
     "Configs, guides and this machine": {
         machine.init: "Write a commented config to start from.",

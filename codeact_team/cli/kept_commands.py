@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -66,6 +66,10 @@ def runs(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove the listed runs, except running ones.")
     ] = False,
+    path: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Print the directory of this run, such as last, and nothing else."),
+    ] = None,
     run_dir: RunDir = RUNS,
     as_json: Json = False,
 ) -> None:
@@ -74,9 +78,11 @@ def runs(
     For each: its state, the number of times that code ran, tokens, cost if prices are known, time and task.
     """
     with reported() as screen:
-        from codeact_team.cli.recorded_runs import Selection, runs_command
+        from codeact_team.cli.recorded_runs import Selection, path_command, runs_command
 
         selection = Selection(tuple(state or ()), task, older_than, beyond)
+        if path is not None:
+            raise typer.Exit(path_command(screen, path, run_dir, selection, others=prune or as_json))
         raise typer.Exit(runs_command(screen, run_dir, selection, prune=prune, as_json=as_json))
 
 
@@ -110,35 +116,24 @@ def show(
 
 
 def export(
-    runs: Annotated[
+    names: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...",
-            help="Ids of runs, or the beginnings of ids; last for the last run; or their directories.",
+            metavar="RUN... FILE",
+            help="Ids of runs, or the beginnings of ids; last for the last run; or their directories. Then the file to write.",
         ),
     ],
-    to: Annotated[
-        Literal["inspect"], typer.Option("--to", help="The format: inspect, for the viewer of agents' logs.")
-    ] = "inspect",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The file to write, .eval or .json. Default: logs/ID.eval, with the id of the first run.",
-        ),
-    ] = None,
     run_dir: RunDir = RUNS,
 ) -> None:
-    """Write runs that were kept as a log for Inspect: `inspect view` then shows all that happened in them.
+    """Write a run as a file for another program, such as `codeact-team export last report.ipynb`.
 
-    Each run is a sample: its model calls, code and output, calls of tools, approvals and verdicts. It is scored by whether
-    its work was accepted. Needs the extra `inspect`.
+    The ending of FILE says as what. .ipynb is for Jupyter, with code, outputs, figures and answers, and its code can run again.
+    .html is the page that show writes. .md has the figures in a directory beside it. .zip has the run itself, which show,
+    replay and tests read. .eval and .json are for Inspect's viewer and need the extra `inspect`. The last three take several runs.
 
     Exit codes: 0 written, 2 not.
     """
     with reported(working=True) as screen:
-        from codeact_team.cli.show import export_command
+        from codeact_team.cli.export import export_command
 
-        export_command(screen, runs, run_dir, output)
+        export_command(screen, names, run_dir)

@@ -27,7 +27,7 @@ from codeact_team.core.sandbox_description import without_note
 from codeact_team.errors import SettingError
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.journal.result import RunEnding, RunResult
-from codeact_team.journal.run_directory import RunDirectory, runs_in
+from codeact_team.journal.run_directory import RunDirectory, find_run, runs_in
 from codeact_team.runs.foreign_runs import options_of
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
 from codeact_team.runs.replaying import ReplayedRun, ReplayedTeam
@@ -214,6 +214,14 @@ def _state(name: str) -> RunState:
     except ValueError:
         known = ", ".join(state.value.replace(" ", "-") for state in RunState)
         raise SettingError(f"no run can be {name!r}: --state knows {known}") from None
+
+
+def path_command(screen: Screen, name: str, directory: Path, selection: Selection, *, others: bool) -> int:
+    """Print the directory of a run for a script, and return the exit code; ``others`` says whether more is asked for."""
+    if others or selection != Selection():
+        raise SettingError("--path prints the directory of one run: leave the other options out")
+    screen.text(str(find_run(name, directory).path))
+    return 0
 
 
 def runs_command(screen: Screen, directory: Path, selection: Selection, *, prune: bool, as_json: bool) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -73,6 +72,7 @@ from codeact_team.core.execution import Artifact, CallOutcome, SessionResult
 from codeact_team.core.process_effects import outcome_of
 from codeact_team.errors import JournalError
 from codeact_team.journal.recorded_run import RecordedEffect
+from codeact_team.text.quoting import fenced
 
 _ARGUMENTS = TypeAdapter(dict[str, Any])
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -154,12 +154,6 @@ def _tool_message(result: Mapping[str, Any]) -> ChatMessageTool:
     )
 
 
-def _fenced(text: str, word: str = "") -> str:
-    """Text as a block of Markdown, from which it cannot break out."""
-    fence = max(["``", *re.findall("`+", text)], key=len) + "`"
-    return f"{fence}{word}\n{text}\n{fence}"
-
-
 def _as_text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -193,7 +187,7 @@ def _block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult
     artifacts = result.artifacts if isinstance(result, SessionResult) else ()
     shown = [found for artifact in artifacts if (found := _shown(artifact)) is not None]
     # with pictures, the viewer takes text for Markdown
-    return [ContentText(text=_fenced(event.output)), *shown] if shown else event.output
+    return [ContentText(text=fenced(event.output)), *shown] if shown else event.output
 
 
 def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
@@ -201,7 +195,7 @@ def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
     if kind.startswith("image/"):
         return _image_of(kind, base64.b64encode(artifact.data).decode())
     if kind.startswith("text/") or kind.endswith(("json", "xml")):
-        return ContentText(text=_fenced(artifact.data.decode(errors="replace")))
+        return ContentText(text=fenced(artifact.data.decode(errors="replace")))
     return None
 
 
@@ -351,10 +345,7 @@ class Transcript:
                 arguments = blocks[0] if len(blocks) == 1 else {"blocks": blocks}
                 call = self._tool_event(event, _CODE, cast("dict[str, JsonValue]", arguments))
                 call.span_id = self._spans[event.span]
-                parts = [
-                    _fenced(block.code, block.language if block.language.isalnum() else "")
-                    for block in event.blocks
-                ]
+                parts = [fenced(block.code, block.language) for block in event.blocks]
                 call.view = ToolCallContent(title=_CODE, format="markdown", content="\n\n".join(parts))
             case ProcessBegan():
                 given: dict[str, JsonValue] = {"argv": [*event.argv], "cwd": event.cwd}

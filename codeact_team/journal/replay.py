@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -162,7 +163,9 @@ class Replay(RecordedAnswers):
         return recorded
 
     def _difference(self, record: EffectRecord, recorded: CodeResult, now: CodeResult) -> str | None:
-        told = difference(recorded, now, paths=self._workspaces)
+        # an exported run has it so
+        paths = {os.path.expanduser("~"): "~", **self._workspaces}
+        told = difference(recorded, now, paths=paths)
         if self._strayed is not None:
             return "\n".join(filter(None, [told, self._strayed]))
         if told is None and (missing := self._history.effects.count_left_in(record.n)):

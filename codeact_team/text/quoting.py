@@ -31,6 +31,12 @@ def without_zero_width(text: str) -> str:
     return text.replace(_ZERO_WIDTH, "")
 
 
+def fenced(text: str, word: str = "") -> str:
+    """Text as a block of Markdown, from which it cannot break out; ``word`` names its language, if it can be one."""
+    fence = max(["``", *re.findall("`+", text)], key=len) + "`"
+    return f"{fence}{word if word.isalnum() else ''}\n{text}\n{fence}"
+
+
 def make_inert(text: str) -> str:
     """Break everything that could be a fence, or a tag such as ``<execute>``, with zero-width spaces.
 
