@@ -84,7 +84,7 @@ def notebook_of(run: RecordedRun, story: Story) -> bytes:
         python = (sandbox.python or python).removeprefix("Python ")
     # what is damaged cannot be read as a whole
     calls = {} if story.damage is not None else _calls_of(run, story.began)
-    files = [] if story.damage is not None else _files_of(run)
+    files: Sequence[str] = [] if story.damage is not None else _files_of(run)
     cells = [_markdown(_introduction(run, python, versions, files, calls))]
     if setup := _setup(story, calls):
         cells.append(_code(setup, [], None, metadata={"jupyter": {"source_hidden": True}}))

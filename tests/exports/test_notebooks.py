@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,20 +138,21 @@ config:
 
 @pytest.mark.long
 def test_a_kernel_of_jupyter_runs_the_notebook_of_a_run_again(tmp_path: Path):
-    import nbformat
-    from nbclient import NotebookClient
-
+    nbformat: Any = importlib.import_module("nbformat")
+    nbclient: Any = importlib.import_module("nbclient")
     (tmp_path / "agent.yaml").write_text(ANALYST)
     (tmp_path / "sales.csv").write_text("region,amount\nNorth,120\nSouth,80\n")
     ran = codeact_team("run", "agent.yaml", "What was sold?", cwd=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told = codeact_team("export", "last", "report.ipynb", cwd=tmp_path)
     assert told.returncode == 0, told.stderr
-    notebook: Any = nbformat.read(tmp_path / "report.ipynb", 4)  # pyright: ignore[reportUnknownMemberType]
+    notebook = nbformat.read(tmp_path / "report.ipynb", 4)
     nbformat.validate(notebook)
     assert "`sales.csv`" in notebook.cells[0].source
     then = outputs_of(notebook)
-    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     again = outputs_of(notebook)
     assert again == then
     assert [kinds for kinds, _ in then] == [
