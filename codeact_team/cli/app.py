@@ -52,6 +52,12 @@ def _name(command: Callable[..., None]) -> str:
     return command.__name__.rstrip("_")
 
 
+_OF_NEW_RUNS = ("--model", "--base-url")
+"""Options that people try with a run, too, which changes one setting at a time."""
+_ABOUT_RUNS = (_name(running.resume), _name(running.replay))
+_CHANGES_ONE = "-s changes one, such as -s config.model_client.config.model=NAME"
+
+
 class _Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for group, commands in _COMMANDS.items():
@@ -73,13 +79,15 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             # a UsageError: Typer has one of its own, or Click's
+            usage: Any = error
             message = str(getattr(error, "message", ""))
-            if "extra argument" not in message:
-                raise
-            usage_error: Any = type(error)
-            raise usage_error(
-                f'{message}; quote an argument that has spaces, such as "What is 6 * 7?"', ctx
-            ) from None
+            if "extra argument" in message:
+                usage.message = f'{message}; quote an argument that has spaces, such as "What is 6 * 7?"'
+            elif getattr(error, "option_name", "") in _OF_NEW_RUNS and self.name in _ABOUT_RUNS:
+                usage.message = f"{message}; a run keeps its models. {_CHANGES_ONE}"
+                # other names of options help as little
+                usage.possibilities = None
+            raise
 
 
 app: typer.Typer = typer.Typer(

@@ -68,15 +68,29 @@ def listener_of(screen: Screen, *, as_json: bool, answer_last: bool = False, ech
 class _LiveText:
     """A text that comes in pieces; the message of that id, if it is known, will have all of it.
 
-    Of a model's ``words`` all are shown, as they may be the answer.
+    Of a model's ``words`` all are shown, as they may be the answer, unless they ``repeat`` what is shown above.
     """
 
-    def __init__(self, source: str, message_id: str | None, *, words: bool) -> None:
+    def __init__(self, source: str, message_id: str | None, *, words: bool, repeat: str = "") -> None:
         self.source, self.message_id = source, message_id
+        self._repeat, self._held = repeat, ""
         self.at_line_start = True
         self.left_out = 0
         self._room = sys.maxsize if words else _MAX_CHARS
         self._after_return = False
+
+    def hold(self, piece: str) -> str:
+        """Return what is known to be new with ``piece``: nothing as long as the text may be the same as the one above."""
+        self._held += piece
+        if self._repeat and self._repeat.startswith(self._held):
+            return ""
+        self._repeat = ""
+        return self.held()
+
+    def held(self) -> str:
+        """Return what was held back, unless it is the whole text above."""
+        held, self._held = self._held, ""
+        return "" if held == self._repeat else held
 
     def clip(self, piece: str) -> str:
         """Return the part of ``piece`` to show."""
@@ -170,6 +184,7 @@ class Conversation(PromotedListener):
         if isinstance(message, UserInputRequestedEvent) or (is_first and not self._echo):
             return
         live = self._end_live()
+        is_same_speaker = message.source == self._speaker
         # pieces without a message's id belong to the next one
         was_shown = message.id in self._pieces_shown or (
             live is not None and live.message_id is None and live.source == message.source
@@ -177,6 +192,7 @@ class Conversation(PromotedListener):
         is_whole = not was_shown or (live is not None and not live.left_out)
         self._header(message.source)
         said, self._said = self._said, None
+        above = said if is_same_speaker else None
         match message:
             case CodeGenerationEvent():
                 # the model's thoughts before the code have been shown
@@ -186,8 +202,10 @@ class Conversation(PromotedListener):
                     headline = f"↻ Proposed correction (attempt {correction[1]}): "
                     self._screen.text(headline, "bold yellow", end="")
                     self._screen.text(correction[2])
-                elif not was_shown:
-                    self._screen.prose(message.content)
+                else:
+                    if not was_shown and message.content != above:
+                        self._screen.prose(message.content)
+                    self._said = message.content if is_whole else None
             case CodeExecutionEvent():
                 result = message.result
                 if not was_shown:
@@ -199,14 +217,19 @@ class Conversation(PromotedListener):
                 if not was_shown and message.source not in self._aloud:
                     self._screen.text(message.content, "dim italic")
             case BaseChatMessage():
-                last = self._chat(message, was_shown, said)
+                last = self._chat(message, was_shown, said, above)
                 self._said = last if is_whole else None
             case _:
                 self._screen.text(message.to_text(), "dim")
         self._screen.wait()
 
-    def _chat(self, message: BaseChatMessage, was_shown: bool, said: str | None) -> str | None:
-        """Print a message for agents; returns the text that was shown last then, ``said`` if it has nothing new."""
+    def _chat(
+        self, message: BaseChatMessage, was_shown: bool, said: str | None, above: str | None
+    ) -> str | None:
+        """Print a message for agents, unless it is what the same agent has said ``above``.
+
+        Returns the text that was shown last then, ``said`` if it has nothing new.
+        """
         executed, self._executed = self._executed, False
         record = ExecutionRecord.from_metadata(message.metadata)
         verdict = Verdict.from_metadata(message.metadata)
@@ -222,7 +245,7 @@ class Conversation(PromotedListener):
         else:
             # notes are for models
             shown = without_note(message).to_text()
-            text = "" if was_shown else shown
+            text = "" if was_shown or shown == above else shown
         if text and ending is not None and ending.has_answer and self._answer_last:
             self._kept, shown = text, None
         elif text:
@@ -294,13 +317,19 @@ class Conversation(PromotedListener):
         live, source, message_id = self._live, piece.agent, piece.message_id
         if live is None or (live.source, live.message_id) != (source, message_id):
             self._end_live()
+            is_same_speaker = source == self._speaker
             self._header(source)
             is_words = isinstance(piece, Words)
-            self._live = live = _LiveText(source, message_id, words=is_words)
+            repeat = self._said or "" if is_words and is_same_speaker else ""
+            self._live = live = _LiveText(source, message_id, words=is_words, repeat=repeat)
             self._prose = Prose(self._screen) if is_words else None
             self._pieces_shown.add(message_id)
+        if text := live.hold(piece.text):
+            self._show_piece(live, text)
+
+    def _show_piece(self, live: _LiveText, text: str) -> None:
         self._said = None
-        shown = live.clip(piece.text)
+        shown = live.clip(text)
         if self._prose is not None:
             self._prose.add(shown)
             self._activity.tail = self._prose.unfinished
@@ -312,6 +341,8 @@ class Conversation(PromotedListener):
     def _end_live(self) -> _LiveText | None:
         """End the text that comes in pieces, if there is one, and return it."""
         live, self._live = self._live, None
+        if live is not None and (held := live.held()):
+            self._show_piece(live, held)
         self._flush()
         if live is not None:
             self._screen.begin_line()

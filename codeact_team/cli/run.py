@@ -33,7 +33,7 @@ from codeact_team.files.atomic import Directory, NewFile
 from codeact_team.files.opening import parent_of
 from codeact_team.journal.result import RunEnding, RunResult
 from codeact_team.runs.base import Run
-from codeact_team.runs.remedies import advice, higher_limit
+from codeact_team.runs.remedies import advice, another_setting, higher_limit
 from codeact_team.runs.run import TeamRun, own_task
 from codeact_team.text.visibility import readable
 
@@ -158,7 +158,7 @@ class ResumeHint:
             if self.is_parked:
                 return self._to_answer(place, resume, still_open)
             if result is None or result.ending is not RunEnding.NOT_ACCEPTED:
-                return f"to go on: {resume}"
+                return _to_go_on(resume, document, result)
             if document is not None and (options := higher_limit(document, result)):
                 return f"to go on with a higher limit: {resume} {shlex.join(options)}"
         # a team that came to its end by itself comes to the same once more
@@ -190,6 +190,14 @@ class ResumeHint:
             which = ("--question", "N") if questions[1:] else ()
             lines.append(f"to answer: {command('answer', place, *which)} ANSWER")
         return "\n".join([*lines, f"to go on: {resume}"])
+
+
+def _to_go_on(resume: str, document: Document | None, result: RunResult | None) -> str:
+    wrong = None if result is None else result.wrong_setting
+    if document is not None and wrong is not None and (options := another_setting(document, wrong)):
+        how = "with another model" if wrong.name == "model" else "at another address"
+        return f"to go on {how}: {resume} {shlex.join(options)}"
+    return f"to go on: {resume}"
 
 
 def command(name: str, record: str, *options: str) -> str:

@@ -347,6 +347,11 @@ def settings_of(client: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", settings) if isinstance(settings, Mapping) else {}
 
 
+def base_url_of(client: object) -> object:
+    """The address of the server that a model client of AutoGen's asks; ``None`` if it is not known."""
+    return getattr(getattr(client, "_client", None), "base_url", None)
+
+
 def sets_retries(client: object) -> bool:
     """Whether the settings of a model client of AutoGen's say how often it retries."""
     return "max_retries" in settings_of(client)

@@ -34,8 +34,10 @@ def logs_as_notices(notify: Notify, *, debugging: bool = False) -> Generator[Non
             notify("warning", str(message))
 
     with warnings.catch_warnings():
-        # of AutoGen's client where a server answers with the name that it was asked for, as proxies do
-        warnings.filterwarnings("ignore", "Resolved model mismatch", UserWarning)
+        # of AutoGen's client: where a server answers with the name that it was asked for, as proxies do, and where an answer
+        # is empty, of which agents tell
+        for begin in ("Resolved model mismatch", "No text content or tool calls"):
+            warnings.filterwarnings("ignore", begin, UserWarning)
         warnings.showwarning = show
         try:
             yield

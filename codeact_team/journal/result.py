@@ -18,7 +18,7 @@ from codeact_team.core.events import BlockBegan, BudgetSpent, ModelCallEnded, Ru
 from codeact_team.core.execution import CallOutcome
 from codeact_team.core.executor_interface import Change
 from codeact_team.errors import AnswerCutOffError, CodeActTeamError, EngineError, SandboxLostError
-from codeact_team.models.refusals import RefusalKind, ServerRefusal, in_one_line
+from codeact_team.models.refusals import RefusalKind, ServerRefusal, asked_server, in_one_line
 from codeact_team.text.redaction import without_secrets
 
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
@@ -33,15 +33,17 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
     elif refusal is not None:
         text = str(refusal)
     elif _is_named(error, "APITimeoutError"):
-        text = "the model's server did not answer in time; try again, or raise `timeout` of the model client"
+        text = (
+            f"{asked_server(error)} did not answer in time; try again, or raise `timeout` of the model client"
+        )
     elif _is_named(error, "APIConnectionError"):
         reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
         is_cut = error.__cause__ is not None and _is_named(error.__cause__, "RemoteProtocolError")
         text = (
-            f"the connection to the model's server broke off ({in_one_line(reason)}): try again; check the server, and "
+            f"the connection to {asked_server(error)} broke off ({in_one_line(reason)}): try again; check the server, and "
             "whatever proxy is in between, if that stays so"
             if is_cut
-            else f"the model's server cannot be reached ({in_one_line(reason)}): check that it runs, and `base_url` of the "
+            else f"{asked_server(error)} cannot be reached ({in_one_line(reason)}): check that it runs, and `base_url` of the "
             "model client (or OPENAI_BASE_URL)"
         )
     elif str(error) == "No more mock responses available":
@@ -82,6 +84,12 @@ def is_too_many(error: BaseException) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Whether a model's server refuses the key, or this call with it."""
     return _is_refused_as(error, RefusalKind.KEY, RefusalKind.FORBIDDEN)
+
+
+def unknown_to_server(error: BaseException) -> str | None:
+    """The words of a model's server that does not know the model, or the address; ``None`` of any other error."""
+    refusal = ServerRefusal.of(error)
+    return refusal.said if refusal is not None and refusal.kind is RefusalKind.UNKNOWN else None
 
 
 def is_unauthorized(error: BaseException) -> bool:
@@ -222,6 +230,19 @@ class AgentEnding:
         return f"{self.agent}: {self.ending.sentence}"
 
 
+@dataclass(frozen=True)
+class WrongSetting:
+    """A setting of a model client that its server does not know.
+
+    Attributes:
+        model: The model that was asked for.
+        name: The setting: ``model``, or ``base_url``.
+    """
+
+    model: str
+    name: str
+
+
 @dataclass(kw_only=True)
 class RunResult(Event, type="result"):
     """The result of a run, its last event.
@@ -238,6 +259,7 @@ class RunResult(Event, type="result"):
         objection: Why work that nobody has judged does not count as answered.
         cause: The agent's ending that kept the work from being accepted, if it was one.
         error: What went wrong, and what to do.
+        wrong_setting: The setting that is wrong, if a server does not know the model, or the address.
         is_transient: Whether the same run may succeed a little later.
         is_of_infrastructure: As of :func:`is_of_infrastructure`.
         tools: In the order of the first calls.
@@ -257,6 +279,7 @@ class RunResult(Event, type="result"):
     objection: str | None = None
     cause: AgentEnding | None = None
     error: str | None = None
+    wrong_setting: WrongSetting | None = None
     is_transient: bool = False
     is_of_infrastructure: bool = False
     signal: Signals | None = None

@@ -21,20 +21,21 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from codeact_team.core.aio import aclosing, streamed, until_cancelled
-from codeact_team.core.autogen_internals import mend_answers
+from codeact_team.core.autogen_internals import base_url_of, mend_answers
 from codeact_team.core.effects import Begin, Effect, End, perform, speaker
 from codeact_team.core.events import ModelCallBegan, ModelCallEnded, Words, emit_piece
 from codeact_team.core.wrapper import Wrapper
 from codeact_team.errors import AnswerCutOffError, ModelError
+from codeact_team.models.refusals import named_server
 from codeact_team.models.usage import estimated_usage, is_reported, usage_of_failure
 from codeact_team.text.markdown import with_closing_fence
 
 _UNREADABLE = (
-    "the model's server answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
+    "{server} answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
     "usually ends in /v1, and whatever proxy is in between"
 )
 _NO_STREAM = (
-    "the model's server answered with something that is no stream of a chat completion: check `base_url` (or "
+    "{server} answered with something that is no stream of a chat completion: check `base_url` (or "
     "OPENAI_BASE_URL), which usually ends in /v1, whatever proxy is in between, and whether the server can stream"
 )
 _NO_HEADER = (
@@ -215,6 +216,10 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     def model_info(self) -> ModelInfo:
         return self.wrapped.model_info
 
+    @property
+    def _server(self) -> str:
+        return named_server(base_url_of(self.wrapped))
+
     async def _answer(
         self,
         effect: ModelCall,
@@ -233,11 +238,11 @@ class WrappedClient(Wrapper, ChatCompletionClient):
                 self.wrapped, await self.wrapped.create(messages, cancellation_token=token, **options)
             )
         except _STUMBLES as error:
-            raise ModelError(_UNREADABLE) from error
+            raise ModelError(_UNREADABLE.format(server=self._server)) from error
         except ValidationError as error:
             if error.title != CreateResult.__name__:
                 raise
-            raise ModelError(_UNREADABLE) from error
+            raise ModelError(_UNREADABLE.format(server=self._server)) from error
         except Exception as error:
             if _is_about_a_header(error):
                 # the error itself has the key
@@ -285,7 +290,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         counted = result.usage.prompt_tokens or result.usage.completion_tokens
         if result.finish_reason == "unknown" and not (result.content or result.thought or counted):
             # clients skip everything that is no event, such as a whole page of HTML
-            raise ModelError(_NO_STREAM)
+            raise ModelError(_NO_STREAM.format(server=self._server))
         return result
 
 

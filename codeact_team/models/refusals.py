@@ -16,9 +16,14 @@ from enum import Enum
 from html import unescape
 from typing import Any, NamedTuple, cast
 
+from codeact_team.text.redaction import without_user_info
+
 
 class RefusalKind(Enum):
-    """Kinds of refusals, each with a message for a person that has the ``{status}`` and the server's own words ``{said}``."""
+    """Kinds of refusals, each with a message for a person that has the ``{status}`` and the server's own words ``{said}``.
+
+    Where it begins with the ``{server}``, its address follows, if that is known.
+    """
 
     CONTEXT = (
         "the conversation is longer than the model can read: {said}; give the agents a `model_context` that is "
@@ -27,13 +32,13 @@ class RefusalKind(Enum):
     QUOTA = "the account's quota is used up ({status}): {said}; check its plan and billing"
     # the server's own words quote a part of the key
     KEY = (
-        "the model's server does not accept the API key ({status}): check OPENAI_API_KEY, or what the model client's "
+        "{server} does not accept the API key ({status}): check OPENAI_API_KEY, or what the model client's "
         "`api_key` refers to"
     )
-    FORBIDDEN = "the model's server refuses this ({status}): {said}; check what the API key may do"
+    FORBIDDEN = "{server} refuses this ({status}): {said}; check what the API key may do"
     UNKNOWN = (
-        "the model's server does not know the model, or the address ({status}): {said}; check `model` and `base_url` of the "
-        "model client"
+        "{server} does not know the model, or the address ({status}): {said}; check `model` and `base_url` of the model "
+        "client"
     )
     TOO_LARGE = (
         "the request is larger than the model's server takes ({status}): {said}; give the agents a `model_context` that is "
@@ -42,8 +47,8 @@ class RefusalKind(Enum):
     TOO_MANY = (
         "too many requests for the model's server ({status}): {said}; wait a little, or raise --retries"
     )
-    REQUEST = "the model's server refuses the request ({status}): {said}; check the model client's settings"
-    SERVER = "the model's server failed ({status}): {said}; try again later"
+    REQUEST = "{server} refuses the request ({status}): {said}; check the model client's settings"
+    SERVER = "{server} failed ({status}): {said}; try again later"
 
 
 class _Row(NamedTuple):
@@ -92,6 +97,8 @@ _TABLE = (
 """The first row that fits counts."""
 
 _ADDRESS = re.compile(r"https?://\S+")
+_ENDPOINT = re.compile(r"(?:/chat/completions|/messages)?/*$")
+"""The end of a request's address, which the ``base_url`` of a model client lacks."""
 _LONGEST = 600
 _MOST_PARTS = 50
 _RESETS = ("", "-requests", "-tokens")
@@ -114,12 +121,14 @@ class ServerRefusal:
         status: The HTTP status, or what an error in a stream has in its place.
         said: The server's own words, in one line.
         retry_after: The seconds to wait that the server asks for, if it does.
+        server: The server in a sentence, with its address if that is known.
     """
 
     kind: RefusalKind
     status: int
     said: str
     retry_after: float | None
+    server: str
 
     @classmethod
     def of(cls, error: BaseException) -> ServerRefusal | None:
@@ -137,7 +146,7 @@ class ServerRefusal:
         if kind is RefusalKind.QUOTA and not is_of_account:
             # a quota of a minute, or of a day
             kind = RefusalKind.TOO_MANY
-        return cls(kind, status, said.rstrip(" .;:") or "it does not say why", wait)
+        return cls(kind, status, said.rstrip(" .;:") or "it does not say why", wait, asked_server(error))
 
     @property
     def is_transient(self) -> bool:
@@ -145,7 +154,7 @@ class ServerRefusal:
         return self.kind in (RefusalKind.SERVER, RefusalKind.TOO_MANY)
 
     def __str__(self) -> str:
-        return self.kind.value.format(status=self.status, said=self.said)
+        return self.kind.value.format(server=self.server, status=self.status, said=self.said)
 
 
 def _kind(status: int, codes: list[str], words: str) -> RefusalKind:
@@ -253,6 +262,19 @@ def _seconds(text: str) -> float | None:
     if not parts or "".join(map("".join, parts)) != text:
         return None
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def asked_server(error: BaseException) -> str:
+    """The server of the request that an error of a model client is about, as :func:`named_server` has it."""
+    return named_server(getattr(getattr(error, "request", None), "url", None))
+
+
+def named_server(address: object) -> str:
+    """A model's server in a sentence, with its address unless that is ``None``, and without what may be a credential there."""
+    if address is None:
+        return "the model's server"
+    bare = without_user_info(str(address).partition("?")[0])
+    return f"the model's server at {_ENDPOINT.sub('', bare)}"
 
 
 def in_one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Remedies for a run that was not accepted: raise the limit that ended it, or change something and begin anew."""
+"""Remedies for a run without success: raise the limit that ended it, change a setting, or change something and begin anew."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeact_team.agents.codeact.config import Limits
 from codeact_team.agents.observations import Ending
 from codeact_team.config.components import described_components
 from codeact_team.config.document import Document, dotted
-from codeact_team.journal.result import AgentEnding, RunResult
+from codeact_team.journal.result import AgentEnding, RunResult, WrongSetting
 from codeact_team.runs.limits import CONDITIONS
 from codeact_team.runs.run import TIME_LIMIT
 
@@ -90,6 +90,15 @@ def _higher_limits_of(agent: _Part, ending: Ending, result: RunResult) -> Iterat
         usage = result.usage
         used = usage.prompt_tokens + usage.completion_tokens if ending is Ending.MAX_TOKENS else 0
         yield f"{agent.at(ending.value)}={_doubled(max(limit, used))}"
+
+
+def another_setting(document: Document, wrong: WrongSetting) -> Sequence[str]:
+    """The arguments of `resume` that change a setting in all model clients with that model; none if these are not found."""
+    clients = [part for part in _parts(document) if isinstance(part.settings.get("model"), str)]
+    if len({part.settings["model"] for part in clients}) > 1:
+        clients = [part for part in clients if part.settings["model"] == wrong.model]
+    placeholder = "NAME" if wrong.name == "model" else "URL"
+    return [argument for part in clients for argument in ("-s", f"{part.at(wrong.name)}={placeholder}")]
 
 
 def advice(document: Document, result: RunResult) -> str | None:

@@ -39,9 +39,11 @@ from codeact_team.journal.result import (
     Costs,
     RunEnding,
     RunResult,
+    WrongSetting,
     explain,
     is_of_infrastructure,
     is_transient,
+    unknown_to_server,
 )
 from codeact_team.models.verdicts import Verdict
 from codeact_team.runs.limits import is_no_limit
@@ -283,6 +285,8 @@ class WorkEnd:
     is_parked: bool = False
     """Whether it waits for an answer."""
     error: str | None = None
+    unknown_to_server: str | None = None
+    """The words of a model's server that does not know the model, or the address."""
     is_transient: bool = False
     is_of_infrastructure: bool = False
     signal: Signals | None = None
@@ -296,6 +300,7 @@ class WorkEnd:
             return cls(str(failure), is_broken_off=True)
         return cls(
             error=explain(failure),
+            unknown_to_server=unknown_to_server(failure),
             is_transient=is_transient(failure),
             is_of_infrastructure=is_of_infrastructure(failure),
         )
@@ -316,6 +321,8 @@ class Summary:
     def __init__(self, *, in_all: bool = False) -> None:
         self._acceptance, self._answers, self._costs = Acceptance(), Answers(), Costs(in_all=in_all)
         self._has_team = False
+        self._refused: ModelCallEnded | None = None
+        """The last call of a model that has failed."""
 
     def begin(self, team: Team | ChatAgent) -> None:
         """Note whether somebody in the team judges the work of the others, or something waits for a judgement."""
@@ -331,6 +338,8 @@ class Summary:
     def __call__(self, event: Event) -> None:
         for part in (self._acceptance, self._answers, self._costs):
             part(event)
+        if isinstance(event, ModelCallEnded) and event.error is not None:
+            self._refused = event
 
     def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Add a message that has come out of the team: only these count, in this order."""
@@ -368,6 +377,7 @@ class Summary:
             cause=acceptance.cause if ending is RunEnding.NOT_ACCEPTED else None,
             objection=acceptance.objection if ending is RunEnding.NOT_ACCEPTED else None,
             error=end.error,
+            wrong_setting=self._wrong_setting(end.unknown_to_server),
             is_transient=end.is_transient,
             is_of_infrastructure=end.is_of_infrastructure,
             signal=end.signal,
@@ -376,3 +386,10 @@ class Summary:
             answer=None if ending is RunEnding.PARKED else self._answers.best,
             cost=costs.cost,
         )
+
+    def _wrong_setting(self, said: str | None) -> WrongSetting | None:
+        if said is None or self._refused is None:
+            return None
+        # a server that does not know the model says its name
+        model = self._refused.model
+        return WrongSetting(model, "model" if model in said else "base_url")

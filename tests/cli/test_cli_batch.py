@@ -158,7 +158,10 @@ def test_a_wrong_key_ends_a_batch_at_once_and_the_right_one_goes_on(tmp_path: Pa
         refused = codeact_team(*arguments, cwd=tmp_path, **variables)
         assert len(server.requests) == 1
         assert (refused.returncode, refused.stderr.count("(401)")) == (2, 1), refused.stderr
-        assert "error: the batch stops: the model's server does not accept the API key" in refused.stderr
+        assert (
+            f"error: the batch stops: the model's server at {server.base_url} does not accept the API key"
+            in refused.stderr
+        )
         assert "4 not done" in refused.stdout
         reply.clear()
         key = "config.model_client.config.api_key=the-right-one"

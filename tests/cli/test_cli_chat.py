@@ -183,7 +183,7 @@ def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_p
         terminal.wait_for("── stopped · ")
         ask(terminal, "What is 6 times 7?")
         terminal.wait_for("── failed · 1 message ")
-        terminal.wait_for("error: the model's server does not accept the API key (401)")
+        terminal.wait_for(f"error: the model's server at {server.base_url} does not accept the API key (401)")
         ask(terminal, "And now?")
         terminal.wait_for("── coder\n")
         terminal.wait_for("── executor\nthe answer is 42\n✓ exit code 0\n")
@@ -200,7 +200,9 @@ def test_the_same_error_is_explained_each_time(tmp_path: Path):
     ):
         for _ in range(2):
             ask(terminal, "Hello?")
-            terminal.wait_for("error: the model's server does not accept the API key (401)")
+            terminal.wait_for(
+                f"error: the model's server at {server.base_url} does not accept the API key (401)"
+            )
         # what people type to leave is no message to the model
         assert leave(terminal, "exit", ENTER) == 0
 
@@ -360,7 +362,7 @@ def test_a_message_that_cannot_be_worked_on_does_not_keep_the_others_from_it(tmp
             *chat(tmp_path), cwd=tmp_path, stdin="first\nsecond\n", **local_model(server.base_url)
         )
     assert result.returncode == 75
-    assert "error: the model's server failed (500)" in result.stderr
+    assert f"error: the model's server at {server.base_url} failed (500)" in result.stderr
     assert "── helper\nTwo.\n" in result.stdout
 
 

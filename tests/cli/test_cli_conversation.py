@@ -241,9 +241,21 @@ async def test_a_verdict_is_marked(capsys: pytest.CaptureFixture[str], verdict: 
 
 
 async def test_a_model_s_words_that_were_streamed_are_not_repeated(capsys: pytest.CaptureFixture[str]):
-    repeated = [chunk("Hel", id="1"), chunk("lo.", id="1"), say("Hello.", id="1"), say("Hello.", id="2")]
+    repeated = [chunk("Hel", id="1"), chunk("lo.", id="1"), say("Hello.", id="1"), say("Bye.", id="2")]
     out = await told(capsys, words("Hel"), words("lo."), *repeated)
-    assert out == "── coder\nHello.\nHello.\n"
+    assert out == "── coder\nHello.\nBye.\n"
+
+
+async def test_a_reply_that_comes_again_is_shown_once(capsys: pytest.CaptureFixture[str]):
+    again = [
+        words("I can", id="2"),
+        words("not.", id="2"),
+        say("I cannot.", id="2"),
+        say("I cannot.", id="3"),
+    ]
+    other = [words("I can", id="4"), words(".", id="4"), say("I can.", id="4")]
+    out = await told(capsys, words("I cannot.", id="1"), say("I cannot.", id="1"), *again, *other)
+    assert out == "── coder\nI cannot.\nI can.\n"
 
 
 @pytest.mark.parametrize("id", ["1", None])
@@ -251,9 +263,9 @@ async def test_an_agent_of_autogen_s_own_tells_of_its_model_s_words_itself(
     capsys: pytest.CaptureFixture[str], id: str | None
 ):
     out = await told(
-        capsys, chunk("Hel", id=id), chunk("lo.", id=id), say("Hello.", id="1"), say("Hello.", id="2")
+        capsys, chunk("Hel", id=id), chunk("lo.", id=id), say("Hello.", id="1"), say("Bye.", id="2")
     )
-    assert out == "── coder\nHello.\nHello.\n"
+    assert out == "── coder\nHello.\nBye.\n"
 
 
 async def test_a_line_break_that_comes_in_two_halves_is_one(capsys: pytest.CaptureFixture[str]):

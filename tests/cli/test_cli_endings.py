@@ -8,7 +8,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.command_line import CODE, codeact_team, local_model, run_team, set_all, talker
+from support.command_line import (
+    CODE,
+    CONFINED,
+    NO_PACKAGES,
+    codeact_team,
+    in_this_process,
+    local_model,
+    run_team,
+    set_all,
+    talker,
+)
 from support.openai_server import (
     AnyReply,
     Cut,
@@ -63,8 +73,15 @@ def test_an_ending_has_a_sentence_and_a_remedy(
     assert "best answer so far" not in ran.stdout
     assert f"run it again with {option}" in ran.stderr
     assert "to go on" not in ran.stderr, "it would end the same way"
-    if isinstance(reply, Refusal):
-        assert reply.refusal in ran.stdout
+    # it came twice, or more often, and AutoGen's client warns of it
+    match reply:
+        case Refusal(refusal=words) | Truncated(text=words):
+            assert ran.stdout.count(words) == 1
+        case Text():
+            assert ran.stdout.count("(The model gave no answer") == 1
+        case _:
+            pass
+    assert "warning" not in ran.stderr
 
 
 @pytest.mark.long
@@ -86,7 +103,49 @@ def test_a_broken_stream_is_no_server_that_is_not_there(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(lambda _: Cut("It is 4")) as server:
         ran = codeact_team("run", talker(tmp_path), "A task", cwd=tmp_path, **local_model(server.base_url))
     assert ran.returncode == 75
-    assert "the connection to the model's server broke off" in ran.stderr
+    assert f"the connection to the model's server at {server.base_url} broke off" in ran.stderr
+
+
+def test_a_model_that_its_server_does_not_know_is_named_anew(tmp_path: Path) -> None:
+    refused = HttpError(404, "model 'scripted-model' not found")
+    with ScriptedServer.in_thread([refused, Text("It is 42.")]) as server:
+        served = local_model(server.base_url)
+        ran = codeact_team("run", talker(tmp_path), "6 * 7?", cwd=tmp_path, **served)
+        [line] = re.findall(
+            r"^to go on with another model: codeact-team (.*model=)NAME$", ran.stderr, re.MULTILINE
+        )
+        assert "to go on: " not in ran.stderr, "it would be refused again"
+        assert line.endswith(" -s config.model_client.config.model=")
+        resumed = codeact_team(*shlex.split(f"{line}other-model"), cwd=tmp_path, **served)
+        assert server.requests[-1]["model"] == "other-model"
+    assert resumed.stdout.endswith("── answer\nIt is 42.\n")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("said", "setting"),
+    [("The model `gpt-41` does not exist", "model=NAME"), ("404 page not found", "base_url=URL")],
+)
+def test_what_a_server_does_not_know_is_changed_in_all_clients_that_have_it(
+    tmp_path: Path, said: str, setting: str
+) -> None:
+    sandbox = set_all([CONFINED, NO_PACKAGES])
+    with ScriptedServer.in_thread([HttpError(404, said)]) as server:
+        arguments = ("run", "team-confined", "A task", "--model", "gpt-41", *sandbox)
+        ran = codeact_team(*arguments, cwd=tmp_path, **variables(server))
+    clients = [f"-s config.participants.{n}.config.model_client.config.{setting}" for n in range(3)]
+    assert ran.stderr.rstrip("\n").endswith(f" {' '.join(clients)}")
+
+
+@pytest.mark.parametrize("command", ["resume", pytest.param("replay", marks=pytest.mark.long)])
+def test_an_option_of_new_runs_is_answered_with_the_one_for_a_run(command: str) -> None:
+    refused = in_this_process(command, "last", "--model", "gpt-4.1")
+    assert refused.returncode == 2
+    assert (
+        "No such option: --model; a run keeps its models. -s changes one, such as -s config."
+        in refused.stderr
+    )
+    assert "Possible options" not in refused.stderr
 
 
 @pytest.mark.long

@@ -50,7 +50,7 @@ def test_errors_and_exit_codes_are_as_ever(tmp_path: Path):
         command = ["run", talker(tmp_path), "A task", "-q"]
         result = codeact_team(*command, cwd=tmp_path, **local_model(server.base_url))
     assert (result.returncode, result.stdout) == (75, "")
-    assert "error: the model's server failed (500): down" in result.stderr
+    assert f"error: the model's server at {server.base_url} failed (500): down" in result.stderr
     assert "there is no answer" not in result.stderr
 
 

@@ -64,7 +64,7 @@ def _reply(data: Any) -> AnyReply:
         case {"cut_off": text}:
             return Truncated(text)
         case {"status": status}:
-            return HttpError(status, "as scripted")
+            return HttpError(status, data.get("message", "as scripted"))
         case {"text": text}:
             return Text(text)
         case _:

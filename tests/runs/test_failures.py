@@ -45,7 +45,7 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
     [
         (
             HttpError(401, f"Incorrect API key provided: {KEY}. You can find your API key at https://..."),
-            "the model's server does not accept the API key (401): check OPENAI_API_KEY",
+            "the model's server at {url} does not accept the API key (401): check OPENAI_API_KEY",
         ),
         (HttpError(403, "Country not supported"), "refuses this (403): Country not supported; check"),
         (
@@ -59,11 +59,14 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
             "the conversation is longer than the model can read: This model's maximum context length is 8192",
         ),
         (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
-        (HttpError(500, "Oops"), "the model's server failed (500): Oops; try again later"),
-        (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server failed (502): "),
-        (Cut(), "the connection to the model's server broke off (Server disconnected"),
-        (Cut("Hel"), "the connection to the model's server broke off (peer closed connection"),
-        (Garbage(), "is no chat completion: check `base_url`"),
+        (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
+        (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server at {url} failed (502): "),
+        (Cut(), "the connection to the model's server at {url} broke off (Server disconnected"),
+        (Cut("Hel"), "the connection to the model's server at {url} broke off (peer closed connection"),
+        (
+            Garbage(),
+            "the model's server at {url} answered with something that is no chat completion: check `base_url`",
+        ),
         (
             Garbage(b'{"model": "scripted-model"}', "application/json"),
             "is no chat completion: check `base_url`",
@@ -76,7 +79,7 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
 async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyReply, said: str):
     async with ScriptedServer([reply]) as server:
         text = explain(await failure_of(server.client()))
-    assert said in text
+    assert said.format(url=server.base_url) in text
     assert "\n" not in text
     assert "Traceback" not in text
     assert KEY not in text
@@ -86,7 +89,8 @@ async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyRep
 async def test_a_failure_is_known_however_many_teams_have_passed_it_on(nested: int):
     async with ScriptedServer([HttpError(404, "The model `x` does not exist")]) as server:
         text = explain(await failure_of(server.client(), nested=nested))
-    assert text.startswith("the model's server does not know the model, or the address (404): The model `x`")
+    known = "does not know the model, or the address (404): The model `x`"
+    assert text.startswith(f"the model's server at {server.base_url} {known}")
 
 
 @pytest.mark.filterwarnings("ignore:No text content or tool calls")
@@ -94,15 +98,15 @@ async def test_an_agent_of_autogen_s_own_that_streams_a_page_of_html_is_told_wha
     async with ScriptedServer([Garbage()]) as server:
         text = explain(await failure_of(server.client(), stream=True))
     assert text.startswith(
-        "the model's server answered with something that is no stream of a chat completion"
+        f"the model's server at {server.base_url} answered with something that is no stream of a chat completion"
     )
 
 
 async def test_a_server_that_is_not_there_is_named_by_its_setting():
     async with ScriptedServer([]) as server:
-        text = explain(await failure_of(server.client(base_url="http://127.0.0.1:1/v1")))
+        text = explain(await failure_of(server.client(base_url="http://me:secret@127.0.0.1:1/v1?key=x")))
     assert text == (
-        "the model's server cannot be reached (All connection attempts failed): check that it runs, and `base_url` of the "
+        "the model's server at http://127.0.0.1:1/v1 cannot be reached (All connection attempts failed): check that it runs, and `base_url` of the "
         "model client (or OPENAI_BASE_URL)"
     )
 
@@ -120,7 +124,7 @@ async def test_a_key_that_was_copied_with_something_that_is_no_part_of_it(key: s
 async def test_a_server_that_is_too_slow():
     async with ScriptedServer([Slow(5, Text("late"))]) as server:
         text = explain(await failure_of(server.client(timeout=0.2)))
-    assert text.startswith("the model's server did not answer in time")
+    assert text.startswith(f"the model's server at {server.base_url} did not answer in time")
 
 
 async def test_a_recorded_conversation_that_is_over():

@@ -99,7 +99,9 @@ async def test_a_model_that_fails_in_the_middle_is_a_result_that_counts_what_was
         result = await run_local(recording)
     assert (result.ending, result.exit_code) == (RunEnding.FAILED, 2)
     assert result.error is not None
-    assert result.error.startswith("the model's server does not accept the API key (401)")
+    assert result.error.startswith(
+        f"the model's server at {server.base_url} does not accept the API key (401)"
+    )
     assert result.usage.prompt_tokens == 100
     assert recording.events[-1] is result
 
