@@ -10,7 +10,8 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -21,6 +22,7 @@ from codeact_team.cli import run_commands as running
 from codeact_team.cli.batch_commands import batch
 from codeact_team.cli.options import version
 from codeact_team.cli.signals import silence
+from codeact_team.core.notices import LOG_FILE, LOG_LEVEL
 
 _COMMANDS = {
     "Run": {
@@ -67,10 +69,18 @@ class _Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         params = super().get_params(ctx)
         for param in params:
-            # to read a flag that is not given as None, Typer imports pydantic, which takes longer than all the rest
-            if param.default is None and getattr(param, "is_flag", False):
+            # to read an option that is not given as None, Typer imports pydantic, which takes longer than all the rest
+            if param.default is not None:
+                continue
+            if getattr(param, "is_flag", False):
                 param.default = False
+            elif "process_value" not in vars(param):
+                param.process_value = partial(_process_given, param.process_value)
         return params
+
+
+def _process_given(process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    return None if value is None else process(context, value)
 
 
 class _Command(TyperCommand):
@@ -147,5 +157,19 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(
+            envvar=LOG_LEVEL,
+            help="Log from this level on, to standard error or to --log-file. Default: info.",
+        ),
+    ] = None,
+    log_file: Annotated[
+        str | None, typer.Option(metavar="FILE", envvar=LOG_FILE, help="Add the log to a file.")
+    ] = None,
 ) -> None:
     """See the help of the app."""
+    # what the command starts reads them there, too
+    for name, value in ((LOG_LEVEL, log_level), (LOG_FILE, log_file)):
+        if value is not None:
+            os.environ[name] = value

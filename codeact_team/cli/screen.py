@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from errno import EIO
 from functools import partial
@@ -366,8 +366,9 @@ def reported(*, working: bool = False) -> Generator[Screen]:
         working: Whether it shows at once that work goes on: imports take a second or two.
     """
     screen = Screen()
-    with logs_as_notices(screen.notice, debugging=bool(os.environ.get("CODEACT_TEAM_DEBUG"))):
+    with ExitStack() as stack:
         try:
+            stack.enter_context(logs_as_notices(screen.notice))
             if working:
                 screen.work()
             yield screen

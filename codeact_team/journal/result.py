@@ -52,7 +52,7 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
             "another way this time; use a config with a model, such as `team`"
         )
     else:
-        text, guide = f"{in_one_line(_named(error))}; CODEACT_TEAM_DEBUG=1 shows where it comes from", None
+        text, guide = f"{in_one_line(_named(error))}; --log-level debug shows where it comes from", None
     return without_secrets(text if guide is None else f"{text}; more: codeact-team help {guide}", environ)
 
 

@@ -76,10 +76,28 @@ def test_an_image_that_is_absent(tmp_path: Path):
 
 
 def test_what_is_behind_an_error_is_shown_to_who_asks(tmp_path: Path):
-    result = codeact_team("run", "nowhere.yaml", "x", cwd=tmp_path, CODEACT_TEAM_DEBUG="1")
+    result = codeact_team("--log-level", "debug", "run", "nowhere.yaml", "x", cwd=tmp_path)
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.endswith("error: nowhere.yaml: there is no such file\n")
+
+
+def test_a_log_is_added_to_a_file_that_only_its_user_reads_and_has_no_secrets(tmp_path: Path):
+    secret = "a-word-that-nobody-may-read"
+    (tmp_path / f"{secret}.yaml").write_text("[")
+    for _ in range(2):
+        command = ("--log-file", "it.log", "--log-level", "debug", "run", f"{secret}.yaml", "x")
+        result = codeact_team(*command, cwd=tmp_path, SOME_API_KEY=secret)
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr
+    log = (tmp_path / "it.log").read_text()
+    assert log.count(" DEBUG ") == log.count(" codeact_team.runs.base: the run failed\n") == 2
+    assert "${SOME_API_KEY}.yaml" in log
+    assert secret not in log
+    assert (tmp_path / "it.log").stat().st_mode & 0o077 == 0
+    result = codeact_team("--log-file", "no/such/it.log", "runs", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: the log cannot be written to no/such/it.log: No such file or directory\n"
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ async def test_a_missing_key_is_told_with_the_variable_to_set(monkeypatch: pytes
 
 def test_what_nobody_foresaw_is_named_and_says_how_to_see_more():
     text = explain(RuntimeError("KeyError: 'x'\nTraceback:\nTraceback (most recent call last):\n  File ..."))
-    assert text == "KeyError: 'x'; CODEACT_TEAM_DEBUG=1 shows where it comes from"
+    assert text == "KeyError: 'x'; --log-level debug shows where it comes from"
     assert explain(RuntimeError("it broke")).startswith("RuntimeError: it broke; ")
 
 
