@@ -139,7 +139,8 @@ def launch(
         *(receiving("python3") if with_python else ()),
     ]
     paths = {} if packages is None else python_path(PACKAGES, config.environment)
-    host_config = _host_config(engine, config, user, binding) | {"sysctls": _of_loopback(engine, config, url)}
+    host_config = _host_config(engine, config, user, binding)
+    host_config["sysctls"] = _of_loopback(engine, config, url)
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
         host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
