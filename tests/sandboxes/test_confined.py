@@ -27,6 +27,7 @@ from support.waiting import until
 
 from codeact_team.errors import ConfinementError, SandboxError, SettingError
 from codeact_team.sandbox.base import Cause, Exit, diagnose
+from codeact_team.sandbox.confined import config
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="code is confined on Linux only")
@@ -476,6 +477,18 @@ class TestLifeCycle:
             await confined(tmp_path, readable=["/no/such/path"]).start()
         with pytest.raises(ConfinementError, match="work_dir"):
             await confined(tmp_path / "missing").start()
+
+
+async def test_a_link_of_the_system_that_leads_nowhere_keeps_nothing_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (time_zone := tmp_path / "localtime").symlink_to("/no/such/zone")
+    monkeypatch.setattr(config, "_SYSTEM", [*config._SYSTEM, str(time_zone)])  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(config, "_of_the_system", config._of_the_system.__wrapped__)  # pyright: ignore[reportPrivateUsage]
+    (tmp_path / "workspace").mkdir()
+    async with started(tmp_path / "workspace") as sandbox:
+        said, exit = await run(sandbox, "echo", "runs")
+        assert (said, exit.code) == (b"runs\n", 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, to be two users")

@@ -42,7 +42,8 @@ def readable_paths(extra: Sequence[str]) -> list[str]:
 
 @cache
 def _of_the_system() -> Sequence[str]:
-    return [path for pattern in _SYSTEM for path in glob.glob(pattern)]
+    # a link may lead nowhere, as that of the time zone in an image without time zones
+    return [path for pattern in _SYSTEM for path in glob.glob(pattern) if os.path.exists(path)]
 
 
 def _interpreter() -> Iterator[str]:
