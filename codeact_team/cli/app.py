@@ -20,8 +20,8 @@ from codeact_team.cli import kept_commands as kept
 from codeact_team.cli import machine_commands as machine
 from codeact_team.cli import run_commands as running
 from codeact_team.cli.batch_commands import batch
-from codeact_team.cli.options import version
 from codeact_team.cli.signals import silence
+from codeact_team.cli.version import version
 from codeact_team.core.notices import LOG_FILE, LOG_LEVEL
 
 _COMMANDS = {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from contextlib import AbstractContextManager
 from functools import partial
 from glob import escape, glob
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,19 +34,6 @@ def config_names(incomplete: str) -> list[str]:
     begun = escape(incomplete)
     files = [name for name in glob(f"{begun}*") if name.endswith((".yaml", ".yml", ".json"))]
     return [*template_names(incomplete), *sorted([*glob(f"{begun}*/"), *files])]
-
-
-def version() -> str:
-    """The versions that a report of a problem should name."""
-    on = f"AutoGen {_of('autogen-agentchat')}, Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}"
-    return f"codeact-team {_of('codeact-team')} ({on})"
-
-
-def _of(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 Config = Annotated[

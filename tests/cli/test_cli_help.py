@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.command_line import codeact_team, environment
+from support.command_line import codeact_team, environment, with_index
 from support.fork_server import start
 
+ROOT = Path(__file__).parents[2]
 HEAVY = (
     "autogen_core",
     "autogen_agentchat",
@@ -62,8 +64,47 @@ def test_help_names_every_command_whole(tmp_path: Path):
 def test_the_version_names_what_a_report_needs(tmp_path: Path):
     result = codeact_team("--version", cwd=tmp_path)
     assert re.fullmatch(
-        r"codeact-team \S+ \(AutoGen 0\.7\.\d+, Python 3\.\d+\.\d+, \w+ \S+ \w+\)\n", result.stdout
+        r"codeact-team \S+ \((checkout \S+, )?AutoGen 0\.7\.\d+, Python 3\.\d+\.\d+, \w+ \S+ \w+\)\n",
+        result.stdout,
     )
+
+
+@pytest.mark.long
+def test_the_version_names_the_commit_that_was_installed(tmp_path: Path):
+    sources = tmp_path / "sources"
+    shutil.copytree(ROOT / "codeact_team", sources / "codeact_team")
+    for name in ("configs", "docs", "pyproject.toml", "README.md", "LICENSE"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, sources / name)
+
+    def version(where: str) -> str:
+        target = tmp_path / str(len(list(tmp_path.iterdir())))
+        subprocess.run(
+            [sys.executable, "-m", "uv", "pip", "install", "-q", "--no-deps", "--target", str(target), where],
+            env=with_index(),
+            check=True,
+        )
+        command = [sys.executable, "-m", "codeact_team", "--version"]
+        variables = environment(PYTHONPATH=str(target))
+        said = subprocess.run(
+            command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True, check=True
+        )
+        return said.stdout.partition("(")[2].partition(", AutoGen")[0]
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        command = ["git", "-C", str(sources), *who, *arguments]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+    assert version(str(sources)) == "from a directory"
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "First")
+    commit = git("rev-parse", "--short=8", "HEAD")
+    assert version(f"git+file://{sources}") == f"commit {commit}"
+    assert version(str(sources)) == f"from a checkout, now {commit}"
+    (sources / "README.md").write_text("Changed.\n")
+    assert version(str(sources)) == f"from a checkout, now {commit}-dirty"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from support import fork_server
 from typer.testing import CliRunner
 
 from codeact_team.cli.app import app
+from codeact_team.executors.packages.installer import settings_for_uv
 
 COMMAND = [sys.executable, "-m", "codeact_team"]
 
@@ -47,6 +48,14 @@ def environment(**variables: str) -> dict[str, str]:
         and name not in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES")
     }
     return {**kept, **variables}
+
+
+def with_index(**variables: str) -> dict[str, str]:
+    """The same for pip and uv, which find packages and certificates where pip of this machine does."""
+    found, _ = settings_for_uv(environment(**variables))
+    del found["SSL_CERT_DIR"]
+    # as pip does, which takes the best version of all indexes
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}
 
 
 def codeact_team(
