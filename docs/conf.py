@@ -15,6 +15,8 @@ from codeact_team.core.settings import field_docs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import llms
+
 project = "codeact_team"
 version = release = version_of("codeact-team")
 extensions = [
@@ -80,8 +82,14 @@ def _fields(_app: Sphinx, what: str, name: str, part: Any, _options: object, lin
             lines.append(f":vartype {field}: {stringify_annotation(info.annotation, 'smart')}")
 
 
+def _write_for_models(app: Sphinx, error: Exception | None) -> None:
+    if error is None:
+        (app.outdir / llms.FILE.name).write_text(llms.llms_txt(".html"))
+
+
 def setup(app: Sphinx) -> None:
-    """Mend what autodoc makes of docstrings."""
+    """Mend what autodoc makes of docstrings, and write the list of pages for a model."""
+    app.connect("build-finished", _write_for_models)
     app.connect("autodoc-process-signature", _short_signature)
     app.connect("autodoc-process-docstring", _whole_first_line, priority=1)
     app.connect("autodoc-process-docstring", _fields)

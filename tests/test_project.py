@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import llms
 import pytest
 
 import codeact_team
@@ -135,9 +136,23 @@ def test_what_is_to_be_installed_is_told_in_one_way() -> None:
     assert {line for line in ours if line != install(line.partition("[")[2].rstrip("]'"))} == set()
 
 
+def test_the_list_of_pages_for_a_model_is_made_from_the_pages() -> None:
+    assert llms.FILE.read_text() == llms.llms_txt(), "write it anew: python docs/llms.py"
+
+
+def test_the_version_is_that_of_the_newest_section_of_the_changelog() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    unreleased, *released = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert unreleased == "[Unreleased]"
+    # before the first release, nothing has a version
+    assert [heading.partition(" - ")[0] for heading in released[:1]] in ([], [f"[{version}]"])
+    assert all(re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d", heading) for heading in released)
+
+
 @pytest.mark.parametrize(
     "script",
-    [ROOT / ".ci" / "run", *sorted((ROOT / "codeact_team").rglob("*.sh"))],
+    [*sorted((ROOT / ".ci").iterdir()), *sorted((ROOT / "codeact_team").rglob("*.sh"))],
     ids=lambda path: path.name,
 )
 def test_shell_scripts_have_no_syntax_error(script: Path) -> None:

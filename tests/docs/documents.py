@@ -57,13 +57,15 @@ class Command:
 
 
 def blocks_of(page: Path) -> Sequence[Block]:
-    """The fenced blocks of a page, in order."""
-    tokens = MarkdownIt().parse(page.read_text())
-    return [
-        Block(token.info.strip(), token.content, (token.map or [0])[0] + 2)
-        for token in tokens
-        if token.type == "fence"
-    ]
+    """The fenced blocks of a page, in order. What is in one of Markdown comes in its place."""
+    return list(_blocks(page.read_text(), 0))
+
+
+def _blocks(text: str, above: int) -> Iterator[Block]:
+    for token in MarkdownIt().parse(text):
+        if token.type == "fence":
+            block = Block(token.info.strip(), token.content, above + (token.map or [0])[0] + 2)
+            yield from _blocks(block.text, block.line - 1) if block.language == "markdown" else [block]
 
 
 def commands_of(block: Block) -> Iterator[Command]:

@@ -93,3 +93,9 @@ def test_search_finds_a_page(words: str, site: Path, browser: Browser) -> None:
     with open_page(browser, site / "search.html") as opened:
         opened.page.goto(f"{(site / 'search.html').as_uri()}?q={words}")
         opened.page.locator("ul.search li a").first.wait_for()
+
+
+def test_the_list_of_pages_for_a_model_leads_to_all_of_them(site: Path) -> None:
+    listed = re.findall(r"^- \[.+\]\((.+)\): .+\.$", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(f"{name}.html" for name in NAMES if name != "index")
+    assert all((site / file).is_file() for file in listed)

@@ -32,8 +32,14 @@ pages = pytest.mark.parametrize("page", _TEXTS.values(), ids=_TEXTS)
 
 @functools.cache
 def _inlines(text: str) -> Sequence[tuple[int, Token]]:
-    tokens = MarkdownIt().enable("table").parse(text)
-    return [((token.map or [0])[0] + 1, token) for token in tokens if token.type == "inline"]
+    found: list[tuple[int, Token]] = []
+    for token in MarkdownIt().enable("table").parse(text):
+        line = (token.map or [0])[0] + 1
+        if token.type == "inline":
+            found.append((line, token))
+        elif token.type == "fence" and token.info == "markdown":
+            found += [(line + inner, inline) for inner, inline in _inlines(token.content)]
+    return found
 
 
 def _prose(token: Token) -> str:
