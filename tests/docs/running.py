@@ -129,7 +129,7 @@ class PageRun:
                 assert_same(block.text.splitlines(), self._printed)
             case "yaml":
                 self._validate(block.text)
-            case language if language in ("json", "jsonl", "csv", "diff") or language.startswith("{"):
+            case language if language in ("json", "jsonl", "csv", "toml", "diff") or language.startswith("{"):
                 pass
             case other:
                 raise AssertionError(f"a block of the language {other!r} is run by nothing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -162,3 +163,21 @@ def test_the_dev_container_is_made_and_opened_as_it_says(image: str) -> None:
     in_container(
         image, "-ec", said["postCreateCommand"], options=[f"--user={said['remoteUser']}", "--entrypoint=sh"]
     )
+
+
+def test_the_image_runs_code_in_containers_of_an_engine_whose_socket_it_is_given(image: str) -> None:
+    [command] = [line for line in (FILES / "Dockerfile").read_text().splitlines() if "--group-add" in line]
+    options, _, doctor = command.removeprefix("#").partition(" codeact-team ")
+    in_docker = [
+        "config.code_executor.provider=codeact_team.DockerSessionCodeExecutor",
+        "config.code_executor.config={}",
+    ]
+    overrides = shlex.join([part for each in in_docker for part in ("-s", each)])
+    for arguments, expected in (
+        (doctor, "✓ engine "),
+        (f"run quickstart-codeact {overrides}", "The tarts brought in the most"),
+    ):
+        ran = subprocess.run(
+            ["sh", "-c", f"{options} {image} {arguments}"], capture_output=True, text=True, check=False
+        )
+        assert expected in ran.stdout, ran.stdout + ran.stderr
