@@ -2,7 +2,7 @@
 
     OPENAI_API_KEY=… python examples/analyst.py [confined]
 
-Needs Docker, or Linux 6.12 for `confined`, and a package index the first time. On the command line it is
+Needs Docker, or Linux for `confined`, and a package index the first time. On the command line it is
 
     codeact-team run codeact --data examples/sales.csv --out result "Which region grew most? Make a chart."
 """

@@ -3,7 +3,7 @@
     pip install '.[deepagents]' langchain-openai
     OPENAI_API_KEY=… python examples/deep_agent.py [confined]
 
-Needs Docker, or Linux 6.12 for `confined`.
+Needs Docker, or Linux for `confined`.
 """
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 

@@ -3,7 +3,7 @@
     pip install '.[agent-framework]' agent-framework-openai
     OPENAI_API_KEY=… python examples/framework_agent.py [confined]
 
-Needs Docker, or Linux 6.12 for `confined`.
+Needs Docker, or Linux for `confined`.
 """
 
 import asyncio

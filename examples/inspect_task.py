@@ -4,7 +4,7 @@
     OPENAI_API_KEY=… python examples/inspect_task.py [confined]
     OPENAI_API_KEY=… inspect eval examples/inspect_task.py --model openai/gpt-4.1 -T where=confined
 
-Needs Docker, but not Compose, or Linux 6.12 for `confined`.
+Needs Docker, but not Compose, or Linux for `confined`.
 """
 
 import os

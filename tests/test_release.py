@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -120,6 +120,10 @@ def index() -> Generator[tuple[str, list[bytes]]]:
         thread.join()
 
 
+def edit_readme(clone: Clone) -> None:
+    clone.edit("README.md", "^# ", "# My ")
+
+
 def edit_version(clone: Clone) -> None:
     clone.edit("pyproject.toml", VERSION, "98.7.7")
     clone.commit()
@@ -133,16 +137,15 @@ def add_entry(clone: Clone) -> None:
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
-        (lambda clone: clone.edit("README.md", "^# ", "# My "), "the working tree has changes"),
+        (edit_readme, "the working tree has changes"),
         (edit_version, "CHANGELOG.md has no section `## [98.7.7] - DATE`"),
         (add_entry, f"has entries under [Unreleased]: move them to [{VERSION}]"),
     ],
     ids=["changes", "version", "unreleased"],
 )
 def test_what_is_no_release_is_refused_before_anything_is_built(
-    clone: Clone, mistake: object, said: str
+    clone: Clone, mistake: Callable[[Clone], None], said: str
 ) -> None:
-    assert callable(mistake)
     mistake(clone)
     assert said in clone.run(".ci/release", code=1)
     assert not (clone.checkout / "build").exists()

@@ -39,11 +39,12 @@ def _origin() -> str | None:
     except metadata.PackageNotFoundError:
         return None
     origin: dict[str, Any] = json.loads(noted or "{}")
+    address: str = origin.get("url", "")
     if "vcs_info" in origin:
         return f"commit {origin['vcs_info']['commit_id'][:_SHORT]}"
     if "dir_info" not in origin:
         return None
-    checkout = Path(url2pathname(urlsplit(origin["url"]).path))
+    checkout = Path(url2pathname(urlsplit(address).path))
     if (commit := _commit_of(checkout)) is None:
         return "from a directory"
     # of a copy, nobody knows whether the checkout has changed since

@@ -145,7 +145,7 @@ def remedy() -> str:
             with suppress(OSError):
                 if Path("/proc/sys", *name.split(".", 1)).read_text().strip() == value:
                     return f"This machine forbids namespaces to its users: `sudo sysctl {name}={wanted}` allows them"
-    return "Use Linux 6.1 or newer, with Landlock"
+    return "Use Linux 5.13 or newer, with Landlock"
 
 
 def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, required: bool) -> None:
