@@ -71,7 +71,7 @@ class Event:
 
 @dataclass(kw_only=True)
 class SpanEvent(Event):
-    """The begin or the end of an agent's turn or of an effect; both have the same ``span``."""
+    """The begin or the end of an agent's turn, of an effect, or of code that runs again; both have the same ``span``."""
 
     span: int = 0
     agent: str = ""

@@ -449,7 +449,15 @@ class FilesPutBack(Event):
 
 
 @dataclass(kw_only=True)
-class BlocksRepeated(Event):
+class BlocksRepeating(SpanEvent):
+    """On resume, so many blocks begin to run again, to restore their variables. What belongs to this span has happened before."""
+
+    place: str
+    blocks: int
+
+
+@dataclass(kw_only=True)
+class BlocksRepeated(SpanEvent):
     """On resume, code has run again to restore its variables.
 
     Attributes:

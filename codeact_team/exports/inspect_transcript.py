@@ -49,6 +49,8 @@ from codeact_team.core.events import (
     AttemptEnded,
     BlockBegan,
     BlockEnded,
+    BlocksRepeated,
+    BlocksRepeating,
     BudgetSpent,
     Decision,
     Judged,
@@ -236,6 +238,19 @@ _Began = ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | QuestionAs
 _Ended = ModelCallEnded | BlockEnded | ProcessEnded | ToolCallEnded | QuestionAnswered
 
 
+def _span_of(event: RunBegan | TurnBegan | AttemptBegan | BlocksRepeating, run: str) -> tuple[str, str]:
+    """The name and the kind of a span."""
+    match event:
+        case RunBegan():
+            return run, "run"
+        case TurnBegan():
+            return event.agent, "agent"
+        case AttemptBegan():
+            return f"attempt {event.attempt}", "attempt"
+        case BlocksRepeating():
+            return "code runs again, to restore its variables", "repetition"
+
+
 class Transcript:
     """A listener that makes the transcript of a recorded run, which may still be at work.
 
@@ -261,13 +276,9 @@ class Transcript:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case RunBegan():
-                self._begin(event, event.span, self._name, "run")
-            case TurnBegan():
-                self._begin(event, event.span, event.agent, "agent")
-            case AttemptBegan():
-                self._begin(event, event.span, f"attempt {event.attempt}", "attempt")
-            case RunEnded() | TurnEnded() | AttemptEnded():
+            case RunBegan() | TurnBegan() | AttemptBegan() | BlocksRepeating():
+                self._begin(event, event.span, *_span_of(event, self._name))
+            case RunEnded() | TurnEnded() | AttemptEnded() | BlocksRepeated():
                 self._end(event, event.span)
             case ModelCallBegan() | BlockBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked():
                 self._begin_call(event)

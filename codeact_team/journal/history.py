@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from pydantic import JsonValue
 
 from codeact_team.agents.codeact.attempts import Promotion
 from codeact_team.agents.tool_calls import ToolCall
+from codeact_team.core.effects import Event
 from codeact_team.core.events import OpenQuestion, RunEnded, RunParked, RunResumed, SandboxLost
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import JournalError
@@ -126,6 +127,19 @@ class History:
     def request(self, effect: EffectRecord) -> JsonValue:
         """The request for an effect."""
         return self.blobs.unpack(self._entry(effect.began)["request"])
+
+    def calls_in(self, block: int, span: int) -> Iterator[Event]:
+        """Yield the events of the calls of tools that a block has made, and of the questions about them, as parts of ``span``."""
+        reader = EventReader(self.blobs)
+        for effect in self.effects.calls_in(block):
+            if effect.state is EffectState.UNDER_WAY or "end" not in (end := self._entry(effect.ended)):
+                # an answer that was given after the run had ended has no event
+                continue
+            for entry in (self._entry(effect.began), {**end, "span": effect.n}):
+                event = reader.event(entry)
+                assert event is not None, "begins and ends have events"
+                event.parent = span if effect.within == block else effect.within
+                yield event
 
     def _entry(self, offset: int) -> Entry:
         return entry_at(self._lines, offset)

@@ -1,4 +1,4 @@
-"""A listener that is spared the events of attempts which were not chosen."""
+"""A listener that is spared what does not count: the events of attempts which were not chosen, and of code that runs again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from codeact_team.core.effects import Event
 from codeact_team.core.events import (
     AttemptBegan,
     AttemptEnded,
+    BlocksRepeated,
+    BlocksRepeating,
     Output,
     PromotionEnded,
     RunBegan,
@@ -29,7 +31,8 @@ class _Attempt:
 class PromotedListener(ABC):
     """A listener that receives the events of an attempt when that is promoted, and none of the other attempts'.
 
-    It receives the begin and the end of each attempt as they happen. Once a run waits for an answer, it receives
+    It receives the begin and the end of each attempt as they happen. What code does that runs again, to restore its variables, it
+    does not receive: it has happened before. Once a run waits for an answer, it receives
     only the result: the code that is stopped then runs again when the run is resumed.
     """
 
@@ -52,7 +55,9 @@ class PromotedListener(ABC):
         match event:
             case AttemptBegan():
                 self._attempts[event.parent][event.attempt] = self._inside[event.span] = _Attempt()
-            case AttemptEnded():
+            case BlocksRepeating():
+                self._inside[event.span] = _Attempt()
+            case AttemptEnded() | BlocksRepeated():
                 self._inside.pop(event.span, None)
             case PromotionEnded():
                 promoted = self._attempts.pop(event.parent, {}).get(event.attempt, _Attempt())

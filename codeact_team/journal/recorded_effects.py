@@ -10,6 +10,7 @@ from codeact_team.core.effects import Effect
 from codeact_team.core.process_effects import ProcessJob, ProcessRun
 from codeact_team.journal.effect_records import CallerKey, EffectRecord, EffectState
 from codeact_team.journal.requests import Request
+from codeact_team.tools.approvals import AskedQuestion
 
 
 class RecordedEffects:
@@ -19,12 +20,16 @@ class RecordedEffects:
         self._by_number: dict[int, EffectRecord] = {}
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: defaultdict[str, list[EffectRecord]] = defaultdict(list)
+        self._calls: defaultdict[int, list[EffectRecord]] = defaultdict(list)
+        """The calls of tools, and the questions about them, by the block that asked."""
         self._by_caller: defaultdict[CallerKey, list[EffectRecord]] = defaultdict(list)
 
     def add(self, effect: EffectRecord) -> None:
         """Add an effect that was asked for the first time."""
         self._by_number[effect.n] = effect
         self._by_key[effect.key].append(effect)
+        if effect.owner is not None and effect.kind in (ToolCall.kind, AskedQuestion.kind):
+            self._calls[effect.owner].append(effect)
         if effect.within == effect.owner:
             # what is within another effect, such as a team that is a tool, is answered with that
             self._by_caller[effect.by, effect.kind, effect.owner].append(effect)
@@ -33,6 +38,10 @@ class RecordedEffects:
         """Give an effect that was asked again when the run was resumed another number; returns it."""
         effect = self._by_number[n] = self._by_number[first]
         return effect
+
+    def calls_in(self, block: int) -> Sequence[EffectRecord]:
+        """The calls of tools that a block has made, and the questions about them."""
+        return self._calls.get(block, ())
 
     def __getitem__(self, n: int) -> EffectRecord:
         return self._by_number[n]

@@ -351,6 +351,10 @@ class Recorder:
         self._write(partial(self._packed, line), is_light(found), artifacts=artifacts)
         await self.written()
 
+    def next_span(self) -> int:
+        """A number for what is no effect."""
+        return self._numbers.next()
+
     def answer(self, question: OpenQuestion, outcome: JsonValue) -> None:
         """Record the answer to a question of a run that has ended."""
         self.write(given=question.n, key=question.key, outcome=self.packed(outcome))

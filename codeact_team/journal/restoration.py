@@ -14,8 +14,8 @@ from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.agents.observations import load_result
 from codeact_team.core.aio import FairLock
 from codeact_team.core.component_effects import CodeEffect, Run
-from codeact_team.core.effects import Effect, emit
-from codeact_team.core.events import BlocksRepeated, FilesPutBack
+from codeact_team.core.effects import Effect, emit, within
+from codeact_team.core.events import BlocksRepeated, BlocksRepeating, FilesPutBack
 from codeact_team.core.executor_interface import (
     Change,
     ChangedFile,
@@ -258,13 +258,14 @@ class Restoration:
             return "it could reach more than its workspace"
         if not sandbox.is_repeatable:
             return "some of it was stopped before its end"
-        differences: list[str] = []
+        span, place, differences = self._recorder.next_span(), place_of(executor), list[str]()
+        emit(BlocksRepeating(span=span, place=place, blocks=len(blocks)))
         before: EffectRecord | None = None
         for block in blocks:
             if not is_fork and (before is None or before.attempt != block.attempt):
                 await self._go_back(executor, block.n)
             request: Any = self._recorder.redactor.restore(self._history.request(block))
-            with calling(None, block.n) as repetition:
+            with calling(None, block.n) as repetition, within(span):
                 result = await run([CodeBlock(**each) for each in request["blocks"]])
             if repetition.has_strayed:
                 # its state is unknown now
@@ -277,8 +278,8 @@ class Restoration:
             if block.attempt is None:
                 await self._go_back(executor, block.n + 1)
             before = block
-        place, first = place_of(executor), differences[0] if differences else None
-        emit(BlocksRepeated(place=place, blocks=len(blocks), differing=len(differences), difference=first))
+        first, count = differences[0] if differences else None, len(differences)
+        emit(BlocksRepeated(span=span, place=place, blocks=len(blocks), differing=count, difference=first))
         return None
 
     async def _wanted(self, executor: StreamingCodeExecutor, workspace: str, n: int) -> FileEntries:

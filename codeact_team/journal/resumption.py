@@ -13,7 +13,7 @@ from autogen_core.code_executor import CodeResult
 
 from codeact_team.agents.codeact.attempts import Attempt, Fork, Promotion
 from codeact_team.core.component_effects import CodeEffect, CodeRun
-from codeact_team.core.effects import Effect, Perform
+from codeact_team.core.effects import Effect, Perform, emit
 from codeact_team.core.execution import SessionResult
 from codeact_team.core.executor_interface import ChangedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
@@ -185,6 +185,9 @@ class Resumption(RecordedAnswers):
             self._recorder.write(used=record.n)
         outcome = self._outcome(effect, record)
         if isinstance(effect, CodeRun):
+            # where it runs again, its calls are not told: they belong here
+            for call in self._history.calls_in(record.n, effect.span):
+                emit(call)
             self._restoration.answered(record.n, effect.part)
         if isinstance(effect, Promotion) and effect.fork in self._forks:
             return await self._choose(record.n, effect, do)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from support.command_line import codeact_team
 from support.terminal import CTRL_D, ENTER, on_a_terminal
 from test_cli_chat import ask, leave
 from test_cli_chat_kept import ON, kept
@@ -89,3 +90,21 @@ def test_ctrl_d_at_a_question_of_a_chat_that_is_not_kept_leaves_it(tmp_path: Pat
         assert terminal.end() == 0
     assert "denied" not in terminal.text
     assert refunds(tmp_path) == []
+
+
+def test_calls_of_code_that_is_rebuilt_are_shown_where_they_were_made_and_not_again(tmp_path: Path):
+    command = shop(tmp_path, LOOK, "Two are late.", "```python\nprint(len(late))\n```", "Two.", "Two still.")
+    variables = {"PYTHONPATH": str(tmp_path)}
+    codeact_team(*command, cwd=tmp_path, stdin="Which are late?\n", **variables)
+    more = codeact_team(*ON, "--allow", "shop", cwd=tmp_path, stdin="How many?\n", **variables)
+    before, _, after = more.stdout.partition("How many?")
+    for line in ("→ tools.open_orders {}", "✓ tools.open_orders", "tools.open_orders: 1 call"):
+        assert before.count(line) == 1
+        assert line not in after
+    assert "\n2\n" in after
+    # what was told once more is told the same way from its record
+    codeact_team(*ON, "--allow", "shop", cwd=tmp_path, stdin="Still?\n", **variables)
+    shown = codeact_team("show", "last", cwd=tmp_path).stdout
+    assert shown.count("→ tools.open_orders {}") == 1
+    codeact_team("show", "last", "--html", "page.html", cwd=tmp_path)
+    assert (tmp_path / "page.html").read_text().count("<code>tools.open_orders {}</code>") == 1
