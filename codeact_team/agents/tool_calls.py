@@ -21,7 +21,7 @@ from codeact_team.agents.observations import ToolCallRecord, shorten
 from codeact_team.core import scope
 from codeact_team.core.aio import until_cancelled
 from codeact_team.core.component_effects import ToolListing
-from codeact_team.core.effects import Begin, Dispatcher, Effect, End, current_dispatcher, perform
+from codeact_team.core.effects import NO_FACTS, Begin, Dispatcher, Effect, End, current_dispatcher, perform
 from codeact_team.core.events import ToolCallBegan, ToolCallEnded
 from codeact_team.core.execution import Artifact, CallAnswer, CallOutcome, HostTools
 from codeact_team.core.providers import resolve_function
@@ -96,6 +96,9 @@ class ToolCall(Effect[CallAnswer]):
             "It was not made again; find out before you do",
         )
 
+    def facts(self) -> Mapping[str, JsonValue]:
+        return {"is_repeatable": True} if self._is_repeatable else NO_FACTS
+
     def facts_at_end(
         self, outcome: CallAnswer | None, error: BaseException | None
     ) -> Mapping[str, JsonValue]:
@@ -114,7 +117,11 @@ class ToolCall(Effect[CallAnswer]):
     @classmethod
     def began(cls, begin: Begin) -> ToolCallBegan:
         name = begin.request["tool"][:_MAX_NAME]
-        return ToolCallBegan(name=name, arguments=_shown(begin.request["arguments"]))
+        return ToolCallBegan(
+            name=name,
+            arguments=_shown(begin.request["arguments"]),
+            is_repeatable=begin.facts.get("is_repeatable", False),
+        )
 
     @classmethod
     def ended(cls, end: End) -> ToolCallEnded:

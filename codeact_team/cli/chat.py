@@ -16,6 +16,7 @@ from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_th
 from codeact_team.cli.run import ResumeHint
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
+from codeact_team.cli.undoing import agrees_to_undo, what_is_undone
 from codeact_team.core.effects import Listener
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.journal.chat_input import RESET, UNDO
@@ -38,7 +39,7 @@ _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
     _FILES: "list the files that the code has made or changed",
     "/save": "copy these files to a directory, such as /save results",
-    UNDO: "undo the last message: its part of the conversation, and its changes of the variables",
+    UNDO: "undo the last message: its part of the conversation, and its changes of variables and files",
     RESET: "forget the conversation and the variables",
     "/help": "show this",
     "/exit": "leave, as do exit and quit",
@@ -124,6 +125,8 @@ class _Chat:
         self._is_over = self._is_reopened = False
         self._is_new = True
         """Whether the last input was not in the journal."""
+        self._undone = ""
+        """What undoing the last input undoes."""
         self._exit_code: int | None = None
         self._failures: set[int] = set()
         """Exit codes of the messages that could not be worked on."""
@@ -154,9 +157,7 @@ class _Chat:
         while await self._is_undone():
             assert self._reopen is not None, "else nothing is undone"
             self.runner, self._is_reopened = self._reopen(self.runner), True
-            self._screen.notice(
-                "note", "the last message is undone, and so are its changes of the variables", again=True
-            )
+            self._screen.notice("note", self._undone, again=True)
 
     async def _is_undone(self) -> bool:
         """Open the team, and talk until the person leaves, or undoes an input: returns whether that is so."""
@@ -227,9 +228,8 @@ class _Chat:
 
     async def _is_known_here(self, text: str) -> bool:
         """Do what a command asks for that changes nothing in the chat; returns whether it is one."""
-        if text == UNDO and not (self._reopen and self.runner.can_undo):
-            self._screen.notice("warning", "nothing to undo", again=True)
-            return True
+        if text == UNDO:
+            return not await self._may_undo()
         save = _SAVE.fullmatch(text)
         if text == _FILES or save is not None:
             await self._print_files(None if save is None else save["to"])
@@ -243,6 +243,15 @@ class _Chat:
         if self._with_a_person:
             self._screen.notice("note", _KEYS, again=True)
         return True
+
+    async def _may_undo(self) -> bool:
+        """Whether there is an input to undo, and the person undoes it in spite of what stays done."""
+        undone = await self.runner.last_input() if self._reopen else None
+        if undone is None:
+            self._screen.notice("warning", "nothing to undo", again=True)
+            return False
+        self._undone = what_is_undone(undone, is_contained=self.runner.is_contained)
+        return await agrees_to_undo(self._screen, undone, with_a_person=self._with_a_person)
 
     async def _print_files(self, out: str | None) -> None:
         """List the files that the code has made or changed, or copy them to a directory."""

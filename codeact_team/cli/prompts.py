@@ -11,11 +11,10 @@ import stat
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
@@ -280,27 +279,25 @@ def _confirm(screen: Screen, run: ForeignRun) -> Collection[str] | None:
     for title, (text, language) in parts.items():
         if text or title == "its task":
             lines += [Text(f"── {title}", "bold yellow"), *screen.quoted(all_visible(text), language)]
-    if not _agrees(_has_read(lines, screen)):
+    if not asyncio.run(_has_read(lines, screen)):
         return None
-    if not _agrees(_ask("Go on with this run? y yes, n no > ")):
+    if not asyncio.run(asked_yes_or_no("Go on with this run? y yes, n no > ")):
         return None
     question = "Give {} of this machine to its code and its models? y yes, n no > "
-    return [name for name in run.names if _agrees(_ask(question.format(all_visible(name))))]
+    return [name for name in run.names if asyncio.run(asked_yes_or_no(question.format(all_visible(name))))]
 
 
 async def _has_read(lines: Sequence[Text], screen: Screen) -> bool:
-    return not await _show_pages(_Keyboard(), lines, screen.height, screen.styled_line)
+    with suppress(EOFError, KeyboardInterrupt):
+        return not await _show_pages(_Keyboard(), lines, screen.height, screen.styled_line)
+    return False
 
 
-async def _ask(prompt: str) -> bool:
+async def asked_yes_or_no(prompt: str) -> bool:
+    """Ask the person at the terminal; Ctrl-C and Ctrl-D say no."""
     keyboard = _Keyboard(erase=False)
     keyboard.drop()
-    text = await keyboard.enter(prompt, _YES_OR_NO.fullmatch, "y allows it, n does not")
-    return text.strip().lower().startswith("y")
-
-
-def _agrees(asking: Coroutine[Any, Any, bool]) -> bool:
-    try:
-        return asyncio.run(asking)
-    except (EOFError, KeyboardInterrupt):
-        return False
+    with suppress(EOFError, KeyboardInterrupt):
+        text = await keyboard.enter(prompt, _YES_OR_NO.fullmatch, "y is yes, n is no")
+        return text.strip().lower().startswith("y")
+    return False

@@ -266,10 +266,11 @@ class ArtifactKept(AgentEvent):
 
 @dataclass(kw_only=True)
 class ToolCallBegan(EffectBegan):
-    """A tool of the host is called; ``arguments`` is JSON, cut if it is long."""
+    """A tool of the host is called; ``arguments`` is JSON, cut if it is long. One that ``is_repeatable`` may be called twice."""
 
     name: str
     arguments: str
+    is_repeatable: bool = False
 
 
 @dataclass(kw_only=True)

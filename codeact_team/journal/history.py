@@ -130,16 +130,22 @@ class History:
 
     def calls_in(self, block: int, span: int) -> Iterator[Event]:
         """Yield the events of the calls of tools that a block has made, and of the questions about them, as parts of ``span``."""
-        reader = EventReader(self.blobs)
         for effect in self.effects.calls_in(block):
-            if effect.state is EffectState.UNDER_WAY or "end" not in (end := self._entry(effect.ended)):
-                # an answer that was given after the run had ended has no event
-                continue
-            for entry in (self._entry(effect.began), {**end, "span": effect.n}):
-                event = reader.event(entry)
-                assert event is not None, "begins and ends have events"
-                event.parent = span if effect.within == block else effect.within
-                yield event
+            began, ended = self.events_of(effect)
+            if ended is not None and effect.state is not EffectState.UNDER_WAY:
+                for event in (began, ended):
+                    event.parent = span if effect.within == block else effect.within
+                    yield event
+
+    def events_of(self, effect: EffectRecord) -> tuple[Event, Event | None]:
+        """The event of an effect's begin, and that of its end, if it has one: an answer to a parked run has none."""
+        reader = EventReader(self.blobs)
+        began, ended = reader.event(self._entry(effect.began)), None
+        assert began is not None, "each begin has an event"
+        if effect.ended >= 0 and "end" in (end := self._entry(effect.ended)):
+            # it may have got another number since it began
+            ended = reader.event({**end, "span": effect.n})
+        return began, ended
 
     def _entry(self, offset: int) -> Entry:
         return entry_at(self._lines, offset)

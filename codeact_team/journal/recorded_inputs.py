@@ -17,7 +17,7 @@ class RecordedInputs:
 
     def __init__(self) -> None:
         self._last: int | None = None
-        """The number of the last input."""
+        """The number of the last input, since the run was resumed."""
         self._of_last: list[EffectRecord] = []
         """The effects of the work on it."""
         self._is_stopped = False
@@ -57,6 +57,11 @@ class RecordedInputs:
         """Add an input that was entered, with the blocks before it."""
         copied = {place: sandbox.copied() for place, sandbox in sandboxes.items()}
         self._before.append((entered, defaultdict(SandboxHistory, copied)))
+
+    @property
+    def last(self) -> EffectRecord | None:
+        """The last input that is not undone."""
+        return self._before[-1][0] if self._before else None
 
     def undo(self) -> tuple[EffectRecord, Sandboxes] | None:
         """Remove the last input. Returns it, and the blocks before it; ``None`` if there is none."""

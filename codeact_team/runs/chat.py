@@ -17,6 +17,7 @@ from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.journal.result import Costs, RunFile, RunResult
 from codeact_team.journal.run_directory import RunDirectory
+from codeact_team.journal.undoing import LastInput, last_input
 from codeact_team.runs.kept_runs import KeptRun
 from codeact_team.runs.run import TeamRun
 from codeact_team.runs.summary import WorkEnd
@@ -126,10 +127,21 @@ class TeamChat(TeamRun):
         """
         return await self.files.save_all(self.executors, out)
 
+    async def last_input(self) -> LastInput | None:
+        """The input that :data:`UNDO` undoes, when the chat is resumed after it; ``None`` if there is none.
+
+        Raises:
+            JournalError: If the journal cannot be read.
+        """
+        if (recorder := self.recording.recorder) is None:
+            return None
+        await recorder.written()
+        return await asyncio.to_thread(last_input, recorder.directory)
+
     @property
-    def can_undo(self) -> bool:
-        """Whether an input of :data:`UNDO` can undo the one before, when the chat is resumed after it."""
-        return self._inputs > 0 and self.recording.place is not None
+    def is_contained(self) -> bool:
+        """Whether its code can reach nothing but its workspaces, once it has started."""
+        return all(executor.is_contained for executor in self.executors)
 
     async def run(self, task: str, seconds: float | None = None) -> RunResult:
         """Have the team, which remembers the tasks before, work on a task. The result has the error, if any.

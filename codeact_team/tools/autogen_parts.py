@@ -108,6 +108,12 @@ class _MemoryCall(_PartCall[T]):
     kind = "memory_call"
     spends = ("seconds",)
 
+    @classmethod
+    def began(cls, begin: Begin) -> ToolCallBegan:
+        event = super().began(begin)
+        event.is_repeatable = True
+        return event
+
     def unknown(self) -> None:
         """Nothing: the call can be made again, as a memory may hold something twice."""
 

@@ -108,3 +108,35 @@ def test_calls_of_code_that_is_rebuilt_are_shown_where_they_were_made_and_not_ag
     assert shown.count("→ tools.open_orders {}") == 1
     codeact_team("show", "last", "--html", "page.html", cwd=tmp_path)
     assert (tmp_path / "page.html").read_text().count("<code>tools.open_orders {}</code>") == 1
+
+
+def test_undo_names_what_stays_done_and_asks_before_it_goes_below_that(tmp_path: Path):
+    code = "late = [17]\nopen('log.txt', 'w').close()\nprint(tools.refund(17, euros=12.5))"
+    command = shop(
+        tmp_path, "```python\nlate = []\n```", "Noted.", f"```python\n{code}\n```", "It is paid back."
+    )
+    variables = {"PYTHONPATH": str(tmp_path)}
+    with on_a_terminal(*command, cwd=tmp_path, **variables) as terminal:
+        ask(terminal, "None is late.")
+        terminal.wait_for("Noted.")
+        ask(terminal, "Refund 17.")
+        terminal.wait_for("any arguments) >")
+        terminal.type("y", ENTER)
+        terminal.wait_for("It is paid back.\n\n── answered")
+        for said in ("n", "y"):
+            ask(terminal, "/undo")
+            terminal.wait_for("warning: refund(number=17, euros=12.5) was called, and stays done\n")
+            terminal.wait_for("Undo the message all the same? y yes, n no >")
+            terminal.type(said, ENTER)
+        terminal.wait_for("the last message is undone: Refund 17.\nbefore other code runs, these are ")
+        terminal.wait_for("as they were: variables late; files log.txt\n")
+        ask(terminal, "/run print(late)")
+        terminal.wait_for("\n[]\n")
+        # code of the person's own counts as a message
+        ask(terminal, "/undo")
+        terminal.wait_for("the last message is undone: /run print(late)\n")
+        ask(terminal, "/undo")
+        terminal.wait_for("the last message is undone: None is late.\nbefore other code runs")
+        assert leave(terminal) == 0
+    assert terminal.text.count("the last message is undone") == 3
+    assert refunds(tmp_path) == ["17 12.5"]
