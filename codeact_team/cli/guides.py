@@ -62,6 +62,6 @@ def _named(guides: Collection[str], link: re.Match[str]) -> str:
     if target.startswith("http"):
         return f"{text} ({target})"
     path = PurePosixPath(target.partition("#")[0])
-    if path.suffix not in ("", ".md"):
+    if path.name and path.suffix != ".md":
         return f"{text} (`{str(path).replace('../', '')}`)"
     return f"{text} (`codeact-team help {path.stem}`)" if path.stem in guides else text

@@ -46,6 +46,9 @@ def test_a_link_to_a_file_that_is_no_guide_becomes_its_path(tmp_path: Path) -> N
     printed = codeact_team("help", "approval", cwd=tmp_path).stdout
     assert "[code](../../examples/approval.py)" in (ROOT / "docs" / "guides" / "approval.md").read_text()
     assert "code (`examples/approval.py`)" in printed
+    printed = codeact_team("help", "deploy", cwd=tmp_path).stdout
+    assert "Dockerfile (`examples/deployment/Dockerfile`)" in printed
+    assert "its socket |" in printed, "a link within the page is its text"
 
 
 @pytest.mark.long
