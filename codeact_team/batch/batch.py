@@ -30,6 +30,7 @@ from codeact_team.batch.settings import (
 )
 from codeact_team.batch.store import ResultStore
 from codeact_team.batch.tasks import (
+    EachFile,
     Job,
     TaskError,
     jobs_of,
@@ -50,13 +51,13 @@ from codeact_team.journal.seal import user_key
 
 logger = logging.getLogger(__name__)
 
-Tasks = str | os.PathLike[str] | Iterable[Mapping[str, Any]]
+Tasks = str | os.PathLike[str] | EachFile | Iterable[Mapping[str, Any]]
 
 
 @suggests
 async def run_batch(
     config: ConfigSource,
-    tasks: Tasks,
+    tasks: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
     *,
     out: str | os.PathLike[str],
     listeners: Sequence[Listener] = (),
@@ -84,7 +85,7 @@ async def run_batch(
 
     Args:
         config: As of :func:`codeact_team.open_team`.
-        tasks: A file of JSON lines or of CSV, or the tasks themselves, each with ``id`` and ``text``.
+        tasks: A file of JSON lines, CSV or Parquet, or the tasks themselves, each with ``id`` and ``text``.
         out: The directory of the batch.
         listeners: Are called with each event: :mod:`codeact_team.batch.results`.
         policy: Which components the config may load; by default what the environment says.
@@ -136,7 +137,7 @@ async def run_batch(
 
 
 class Batch:
-    """A team, or a single agent, and the tasks to run it on: as of :func:`run_batch`, and ``-`` is standard input.
+    """A team, or a single agent, and the tasks to run it on: as of :func:`run_batch`, ``-`` for standard input, or one for each file.
 
     Raises:
         SettingError: If the engine does not exist, or is not installed.

@@ -1,20 +1,24 @@
-"""The tasks of a batch, read from JSON lines or CSV. A broken line is reported, and does not affect the others."""
+"""The tasks of a batch, read from JSON lines, CSV or Parquet, or one for each file. A broken line is reported, and does not affect the others."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from glob import glob, has_magic
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
 
 from codeact_team.batch.results import LineBroken
 from codeact_team.config.overrides import field_names
@@ -32,6 +36,19 @@ _OURS = ("id", "text", "files", "expected", "checker")
 
 class TaskError(Exception):
     """A task cannot be run; the text says why."""
+
+
+@dataclass(frozen=True)
+class EachFile:
+    """A task for each file.
+
+    Attributes:
+        pattern: The paths of the files, such as ``sales/*.csv``; ``**`` is any number of directories.
+        text: What to do with each.
+    """
+
+    pattern: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,7 @@ def _name(task_id: str) -> str:
 
 
 def read_tasks(
-    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    source: str | os.PathLike[str] | EachFile | Iterable[Mapping[str, Any]],
     stdin: BinaryIO | None = None,
     *,
     allow_outside_files: bool = False,
@@ -157,11 +174,11 @@ def read_tasks(
     """Read tasks. Blocks.
 
     Args:
-        source: The path of a CSV file, or of a file with a JSON object on each line; ``-`` for JSON lines from standard
-            input; or the tasks themselves, as JSON data.
+        source: The path of a CSV or Parquet file, or of a file with a JSON object on each line; ``-`` for JSON lines, or
+            lines of text, from standard input; what is to be done with each file; or the tasks themselves, as JSON data.
         stdin: Standard input.
-        allow_outside_files: Whether tasks may name files outside the directory of the tasks file, or outside the working
-            directory if there is no such file.
+        allow_outside_files: Whether tasks may have files outside the directory of the tasks file, or of the pattern; or outside
+            the working directory if there is neither.
 
     Returns:
         The tasks, and the lines that are not tasks.
@@ -186,8 +203,11 @@ def read_tasks(
 
 
 def _records(
-    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]], stdin: BinaryIO | None
+    source: str | os.PathLike[str] | EachFile | Iterable[Mapping[str, Any]], stdin: BinaryIO | None
 ) -> Iterator[tuple[int, object, Path]]:
+    if isinstance(source, EachFile):
+        yield from _each_file(source)
+        return
     if not isinstance(source, str | os.PathLike):
         yield from ((number, record, Path()) for number, record in enumerate(source, 1))
         return
@@ -195,15 +215,29 @@ def _records(
     try:
         if str(source) == "-":
             assert stdin is not None, "there is standard input"
-            yield from ((*each, Path()) for each in _json_lines(stdin))
+            yield from ((*each, Path()) for each in _piped_lines(stdin))
             return
         with open(open_regular(path), "rb") as file:
-            read = _csv_lines if path.suffix.lower() == ".csv" else _json_lines
+            read = _READERS.get(path.suffix.lower(), _json_lines)
             yield from ((*each, path.parent) for each in read(file))
     except FileNotFoundError:
         raise SettingError(f"there is no file {path} with tasks") from None
     except OSError as error:
-        raise SettingError(f"the tasks cannot be read from {path}: {error.strerror}") from error
+        raise SettingError(f"the tasks cannot be read from {path}: {error.strerror or error}") from error
+
+
+def _each_file(each: EachFile) -> Iterator[tuple[int, object, Path]]:
+    """A record for each file, named by its path from the directory in which the pattern begins."""
+    parts = Path(os.path.expanduser(each.pattern)).parts
+    fixed = next((n for n, part in enumerate(parts) if has_magic(part)), len(parts) - 1)
+    folder, pattern = Path(*parts[:fixed]), os.path.join(*parts[fixed:])
+    found = sorted(glob(pattern, root_dir=folder, recursive=True))
+    files = [path for path in found if (folder / path).is_file()]
+    if not files:
+        inside = f": those in a directory are {folder / found[0]!s}/*, in quotation marks" if found else ""
+        raise SettingError(f"{each.pattern} is the path of no file{inside}")
+    for number, path in enumerate(files, 1):
+        yield number, {"id": path, "text": each.text, "files": [path]}, folder
 
 
 def _lines(file: Any) -> Iterator[bytes]:
@@ -215,8 +249,31 @@ def _lines(file: Any) -> Iterator[bytes]:
         yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
+def _piped_lines(file: Any) -> Iterator[tuple[int, object]]:
+    """Tasks as JSON lines or, if the first is no JSON object, the text of one on each line."""
+    lines = _lines(file)
+    before = list[bytes]()
+    for line in lines:
+        before.append(line)
+        if line.strip():
+            break
+    if before and before[-1].lstrip().startswith(b"{"):
+        yield from _tasks_in_json(chain(before, lines))
+        return
+    for number, line in enumerate(chain(before, lines), 1):
+        if line.strip():
+            try:
+                yield number, {"text": line.decode()}
+            except UnicodeDecodeError:
+                yield number, TaskError("it is not in UTF-8")
+
+
 def _json_lines(file: Any) -> Iterator[tuple[int, object]]:
-    for number, line in enumerate(_lines(file), 1):
+    return _tasks_in_json(_lines(file))
+
+
+def _tasks_in_json(lines: Iterable[bytes]) -> Iterator[tuple[int, object]]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -245,12 +302,9 @@ def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
             continue
         if header is None:
             header = [name.strip() for name in row]
-            if "text" not in header:
-                raise SettingError(
-                    "the first line of a CSV file names its columns, and one of these is `text`"
-                )
-            if doubled := next((name for name in header if name and header.count(name) > 1), None):
-                raise SettingError(f"two columns of the tasks are named {doubled!r}")
+            _check_columns(
+                header, "the first line of a CSV file names its columns, and one of these is `text`"
+            )
         elif len(row) != len(header):
             if row:
                 yield began, TaskError(f"it has {len(row)} fields, and the first line has {len(header)}")
@@ -259,14 +313,58 @@ def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
         began = reader.line_num + 1
 
 
-def _record(header: Sequence[str], row: Sequence[str]) -> dict[str, object]:
+def _parquet_rows(file: Any) -> Iterator[tuple[int, object]]:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise SettingError(
+            "tasks in Parquet need a package: `pip install pyarrow`; or write them as CSV or JSON lines"
+        ) from None
+    try:
+        table = parquet.ParquetFile(file)
+        header = [str(name) for name in table.schema_arrow.names]
+        _check_columns(header, "one of the columns of a Parquet file of tasks is `text`")
+        rows = (row for batch in table.iter_batches() for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            values = [_plain(row[name]) for name in header]
+            yield number, _record(header, values)
+    except (ValueError, OSError) as error:
+        # pyarrow has its errors from these
+        raise SettingError(f"the tasks are no Parquet that can be read: {error}") from error
+
+
+def _plain(value: Any) -> JsonValue:
+    """A value of a column as JSON has it: a time is text, and what is no number is missing."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return to_jsonable_python(value, fallback=str)
+
+
+def _check_columns(header: Sequence[str], text_is_missing: str) -> None:
+    if "text" not in header:
+        raise SettingError(text_is_missing)
+    if doubled := next((name for name in header if name and header.count(name) > 1), None):
+        raise SettingError(f"two columns of the tasks are named {doubled!r}")
+
+
+def _record(header: Sequence[str], row: Sequence[object]) -> dict[str, object]:
     record: dict[str, object] = dict(zip(header, row, strict=True))
     for name in ("id", "expected", "checker"):
         # an empty field is a missing one
-        if record.get(name) == "":
-            del record[name]
-    record["files"] = [name.strip() for name in str(record.get("files") or "").split(";") if name.strip()]
+        if record.get(name) in ("", None):
+            record.pop(name, None)
+    files = record.get("files") or ""
+    record["files"] = (
+        files if isinstance(files, list) else [name.strip() for name in str(files).split(";") if name.strip()]
+    )
     return record
+
+
+_READERS: Mapping[str, Callable[[Any], Iterator[tuple[int, object]]]] = {
+    ".csv": _csv_lines,
+    ".parquet": _parquet_rows,
+}
+"""What reads a file of tasks, by its ending; any other has JSON lines."""
 
 
 def _task(record: object, number: int, folder: Path, allow_outside_files: bool) -> BatchTask:

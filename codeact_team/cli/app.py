@@ -92,7 +92,9 @@ class _Command(TyperCommand):
             usage: Any = error
             message = str(getattr(error, "message", ""))
             if "extra argument" in message:
-                usage.message = f'{message}; quote an argument that has spaces, such as "What is 6 * 7?"'
+                usage.message = (
+                    f'{message}; quote an argument that has spaces or a *, such as "What is 6 * 7?"'
+                )
             elif getattr(error, "option_name", "") in _OF_NEW_RUNS and self.name in _ABOUT_RUNS:
                 usage.message = f"{message}; a run keeps its models. {_CHANGES_ONE}"
                 # other names of options help as little

@@ -23,6 +23,7 @@ from codeact_team.batch.results import (
     WrongAnswer,
 )
 from codeact_team.batch.settings import BatchSettings
+from codeact_team.batch.tasks import EachFile
 from codeact_team.cli.batch_table import BatchTable, Tally, named
 from codeact_team.cli.conversation import counted
 from codeact_team.cli.json_lines import JsonLines
@@ -47,10 +48,10 @@ _MOST_LINES = 3
 
 
 def batch_command(
-    screen: Screen, config: str, tasks: str, out: Path, settings: BatchSettings, *, as_json: bool
+    screen: Screen, config: str, tasks: str | EachFile, out: Path, settings: BatchSettings, *, as_json: bool
 ) -> int:
     """Run a batch, and print its events and its result; returns the exit code."""
-    with _Progress(screen, tasks) as progress:
+    with _Progress(screen, tasks if isinstance(tasks, str) else tasks.pattern) as progress:
         listener: Listener = JsonLines() if as_json else progress
         result = asyncio.run(_stoppable(Batch(config, tasks, out, settings, listeners=[listener])))
     if result.signal is not None:
@@ -67,7 +68,7 @@ class _Progress:
     """A listener that prints a line for each result; on a terminal a live table, and lines only for results that are not right.
 
     Args:
-        tasks: The name of the tasks file.
+        tasks: The name of the tasks file, or the pattern of the files.
     """
 
     def __init__(self, screen: Screen, tasks: str) -> None:

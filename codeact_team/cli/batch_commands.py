@@ -22,6 +22,8 @@ from codeact_team.cli.options import (
     traced,
 )
 
+RESULTS = Path("batch-results")
+
 
 def batch(
     config: Config,
@@ -29,15 +31,25 @@ def batch(
         str,
         typer.Argument(
             metavar="TASKS",
-            help="A file with a JSON object on each line, or a CSV file; - reads JSON lines from standard input.",
+            help="A file with a JSON object on each line, .csv or .parquet; - reads JSON, or the text of a task, on each line of "
+            "standard input. With --each, what to do with each file.",
         ),
     ],
+    each: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Make a task for each file, such as 'sales/*.csv', in quotation marks; the file is the data of the task.",
+        ),
+    ] = None,
     out: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="The directory of the results. If it has results, the batch goes on."
+            metavar="DIR",
+            help="The directory of the results. If it has results, the batch goes on.",
+            show_default=True,
         ),
-    ],
+    ] = RESULTS,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +69,7 @@ def batch(
         bool,
         typer.Option(
             "--allow-outside-files",
-            help="Let tasks name files that are outside the directory of the tasks file.",
+            help="Let tasks have files outside the directory of the tasks file, or of the pattern of --each.",
         ),
     ] = False,
     checker: Annotated[
@@ -160,6 +172,7 @@ def batch(
     """
     with reported(working=not as_json) as screen:
         from codeact_team.batch.settings import BatchSettings
+        from codeact_team.batch.tasks import EachFile
         from codeact_team.batch.throttle import BatchLimits
         from codeact_team.cli.batch import batch_command
         from codeact_team.cli.prompts import read_file
@@ -185,5 +198,12 @@ def batch(
                 engine=engine,
                 address=address,
             )
-            code = batch_command(screen, config, tasks, out, settings, as_json=as_json)
+            code = batch_command(
+                screen,
+                config,
+                tasks if each is None else EachFile(each, tasks),
+                out,
+                settings,
+                as_json=as_json,
+            )
         raise typer.Exit(code)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import math
+import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from codeact_team.batch.tasks import BatchTask, TaskError, jobs_of, read_tasks
+from codeact_team.batch.tasks import BatchTask, EachFile, TaskError, jobs_of, read_tasks
 from codeact_team.config.document import Document, read_document
 from codeact_team.config.dumping import write_config
 from codeact_team.config.overrides import apply_overrides, field_names, resolve_references
@@ -74,6 +78,85 @@ def test_csv_has_the_same_fields(tmp_path: Path) -> None:
 def test_tasks_come_from_standard_input() -> None:
     tasks, broken = read_tasks("-", io.BytesIO(b'{"id": 7, "text": "Do."}\n'))
     assert ([task.id for task in tasks], broken) == (["7"], [])
+
+
+def test_a_pipe_has_the_text_of_a_task_on_each_line_unless_it_begins_with_json() -> None:
+    tasks, broken = read_tasks("-", io.BytesIO(b"\nSum it.\n\n{Double} it.\n"))
+    assert ([(task.id, task.text) for task in tasks], broken) == (
+        [("2", "Sum it."), ("4", "{Double} it.")],
+        [],
+    )
+    tasks, broken = read_tasks("-", io.BytesIO(b'\n{"text": "Sum it."}\nDouble it.\n'))
+    assert ([(task.id, task.text) for task in tasks], [line.line for line in broken]) == (
+        [("2", "Sum it.")],
+        [3],
+    )
+    tasks, broken = read_tasks("-", io.BytesIO(b"Sum it.\n\xff\n"))
+    assert ([task.id for task in tasks], [line.line for line in broken]) == (["1"], [2])
+
+
+def test_each_file_of_a_pattern_is_the_data_of_a_task(tmp_path: Path) -> None:
+    (tmp_path / "sales" / "old").mkdir(parents=True)
+    (tmp_path / "outside.csv").write_text("4")
+    for name in ("b.csv", "a.csv", ".hidden.csv", "a.txt", "old/a.csv"):
+        (tmp_path / "sales" / name).write_text("1")
+    (tmp_path / "sales" / "link.csv").symlink_to("../outside.csv")
+    source = EachFile(f"{tmp_path}/sales/*.csv", "Sum it.")
+    tasks, broken = read_tasks(source)
+    assert [(task.id, task.text, task.files) for task in tasks] == [
+        (name, "Sum it.", [f"{tmp_path}/sales/{name}"]) for name in ("a.csv", "b.csv")
+    ]
+    assert [(line.line, "is outside" in line.problem) for line in broken] == [(3, True)]
+    tasks, _ = read_tasks(source, allow_outside_files=True)
+    assert [task.id for task in tasks] == ["a.csv", "b.csv", "link.csv"]
+    tasks, _ = read_tasks(EachFile(f"{tmp_path}/**/a.csv", "Sum it."))
+    assert [task.id for task in tasks] == ["sales/a.csv", "sales/old/a.csv"]
+    tasks, _ = read_tasks(EachFile(f"{tmp_path}/outside.csv", "Sum it."))
+    assert [task.id for task in tasks] == ["outside.csv"]
+
+
+def test_a_pattern_without_files_says_how_those_of_a_directory_are_meant(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=rf"{tmp_path}/\*, in quotation marks"):
+        read_tasks(EachFile(str(tmp_path), "Sum it."))
+    with pytest.raises(SettingError, match=r"no\.csv is the path of no file$"):
+        read_tasks(EachFile(f"{tmp_path}/no.csv", "Sum it."))
+
+
+@pytest.mark.long
+def test_parquet_has_the_same_fields(tmp_path: Path) -> None:
+    table: Any = importlib.import_module("pyarrow").table
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    (tmp_path / "a.csv").write_text("")
+    columns = {
+        "id": [7, None, None],
+        "text": ["Do.", "And that.", None],
+        "expected": [42.0, math.nan, None],
+        "files": [["a.csv", "a.csv"], [], None],
+        "day": [datetime(2024, 1, 2), None, None],
+    }
+    parquet.write_table(table(columns), tmp_path / "tasks.parquet")
+    tasks, broken = read_tasks(tmp_path / "tasks.parquet")
+    assert [(task.id, task.text, task.expected, len(task.files), task.fields["day"]) for task in tasks] == [
+        ("7", "Do.", 42.0, 2, "2024-01-02T00:00:00"),
+        ("2", "And that.", None, 0, None),
+    ]
+    assert [line.line for line in broken] == [3]
+    for name, content in (("no.parquet", b"no"), ("other.parquet", None)):
+        if content is None:
+            parquet.write_table(table({"task": ["Do."]}), tmp_path / name)
+        else:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(SettingError, match="Parquet"):
+            read_tasks(tmp_path / name)
+
+
+def test_parquet_without_its_package_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tasks.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(SettingError, match="pip install pyarrow"):
+        read_tasks(tmp_path / "tasks.parquet")
 
 
 @pytest.mark.parametrize(("name", "content"), [("no.jsonl", None), ("no.csv", "id,task\n1,x\n")])

@@ -259,6 +259,23 @@ def test_files_outside_the_directory_of_the_tasks_are_refused_without_a_flag(tmp
         assert allowed.returncode == 0, allowed.stderr
 
 
+def test_a_task_for_each_file_needs_no_tasks_file(tmp_path: Path) -> None:
+    (tmp_path / "ten").mkdir()
+    for number in (1, 2):
+        (tmp_path / "ten" / f"{number}.csv").write_text(f"a\n{number}\n")
+    command = ["batch", talker(tmp_path, ["A sum."]), "--each", "ten/*.csv", "--workers", "1"]
+    told = codeact_team(*command, "Sum column a", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "results: batch-results/results.jsonl" in told.stdout
+    found = results(tmp_path / "batch-results")
+    assert [(each["id"], each["text"]) for each in found] == [
+        ("1.csv", "Sum column a"),
+        ("2.csv", "Sum column a"),
+    ]
+    again = codeact_team(*command, "Sum column a", cwd=tmp_path)
+    assert "2 of 2 have their result from before" in again.stderr
+
+
 @pytest.mark.long
 def test_what_waits_for_a_person_is_parked_and_goes_on_when_it_is_answered(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(doubling) as server:

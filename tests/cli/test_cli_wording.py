@@ -63,7 +63,7 @@ def test_a_task_that_is_not_quoted_is_told_so() -> None:
     refused = in_this_process("run", "quickstart", "What", "is", "6?")
     assert refused.returncode == 2
     assert (
-        'extra argument(s) (is 6?); quote an argument that has spaces, such as "What is 6 * 7?"'
+        'extra argument(s) (is 6?); quote an argument that has spaces or a *, such as "What is 6 * 7?"'
         in refused.stderr
     )
 
