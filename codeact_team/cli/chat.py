@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
 from codeact_team.batch.alone import PatientCalls
-from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of
+from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of, size_of
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
 from codeact_team.cli.run import ResumeHint
@@ -22,10 +22,11 @@ from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.journal.chat_input import RESET, UNDO
 from codeact_team.journal.result import RunEnding
 from codeact_team.journal.run_directory import RunDirectory
-from codeact_team.runs.chat import TeamChat, is_for_team
+from codeact_team.runs.chat import ChatReply, TeamChat, is_for_team
 from codeact_team.runs.remedies import advice
 from codeact_team.runs.resuming import chat_of
 from codeact_team.runs.run import TeamRun
+from codeact_team.text.visibility import visible
 
 if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
@@ -37,6 +38,7 @@ _FILES = "/files"
 _SAVE = re.compile(r"/save\s+(?P<to>\S.*)")
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
+    "/data": "give the code copies of files or directories, such as /data sales.xlsx",
     _FILES: "list the files that the code has made or changed",
     "/save": "copy these files to a directory, such as /save results",
     UNDO: "undo the last message: its part of the conversation, and its changes of variables and files",
@@ -63,11 +65,12 @@ def chat_command(
     seconds: float | None = None,
     begin: Begin | None = None,
     reopen: Reopen | None = None,
+    first: Sequence[str] = (),
 ) -> int:
     """Open a team, run it on one message after the other, print what happens, and return the exit code.
 
     ``begin`` is awaited before the first message, with the listener; it returns an exit code if there is to be none.
-    ``reopen`` resumes the chat in the same process, once an input is undone.
+    ``reopen`` resumes the chat in the same process, once an input is undone. ``first`` are inputs before those of the person.
     """
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet the answers only: leave one of them out")
@@ -77,7 +80,7 @@ def chat_command(
     if quiet:
         listener = AnswerOnly(screen, knows=lambda: chat.runner.recording.repeats)
     runner.dispatcher.listen(listener, essential=True)
-    chat = _Chat(screen, runner, listener, seconds, begin, reopen, with_a_person=with_a_person)
+    chat = _Chat(screen, runner, listener, seconds, begin, reopen, first, with_a_person=with_a_person)
     runner.dispatcher.listen(hint := hint or ResumeHint())
     with asking_the_person(screen, chat.leave, as_json=as_json):
         code = asyncio.run(chat.run())
@@ -110,6 +113,7 @@ class _Chat:
         seconds: float | None,
         begin: Begin | None,
         reopen: Reopen | None,
+        first: Sequence[str],
         *,
         with_a_person: bool,
     ) -> None:
@@ -119,6 +123,7 @@ class _Chat:
         self._seconds = seconds
         self._begin = begin
         self._reopen = reopen
+        self._first = [*first]
         self._with_a_person = with_a_person
         self._prompt: MessagePrompt | None = None
         self._read: Callable[[], Awaitable[str | None]] | None = None
@@ -183,6 +188,10 @@ class _Chat:
             self._is_new = True
             # after an input was undone, all before this was printed already
             self.runner.dispatcher.listen(self._listener, essential=True)
+            if self._first:
+                text = self._first.pop(0)
+                self._print_input(text)
+                return text
             read = self._read = self._read or self._reader()
             while (text := await read()) is not None:
                 text = text.strip()
@@ -199,15 +208,30 @@ class _Chat:
             if has_left:
                 return None
             raise
-        if not self._is_new and self._with_a_person and not self._is_reopened:
-            self._screen.text(f"\n> {text}", "cyan")
+        if not self._is_new and not self._is_reopened:
+            self._print_input(text)
         return text
+
+    def _print_input(self, text: str) -> None:
+        """Print an input that nobody has just typed."""
+        if self._with_a_person:
+            self._screen.text(f"\n> {text}", "cyan")
 
     async def _handle(self, text: str) -> None:
         """Do what an input asks for."""
         if self._with_a_person:
             self._screen.wait()
         reply = await self.runner.respond(text, self._seconds)
+        self._print_reply(reply)
+        result, document = reply.result, self.runner.document
+        if result is not None and document is not None and not isinstance(self._listener, JsonLines):
+            if result.ending is RunEnding.NOT_ACCEPTED and (remedy := advice(document, result)) is not None:
+                self._screen.notice("note", remedy, again=True)
+        if result is not None and result.ending is RunEnding.PARKED:
+            self._is_over, self._exit_code = True, result.exit_code
+
+    def _print_reply(self, reply: ChatReply) -> None:
+        """Print what the events of the work have not shown."""
         result, output = reply.result, reply.output
         if output is not None and isinstance(self._listener, Conversation):
             self._screen.text(output.output.removesuffix("\n"))
@@ -217,14 +241,11 @@ class _Chat:
             if self._is_new:
                 self._failures.add(1 if result is None else result.exit_code)
             self._screen.notice("error", reply.error, again=True)
+        for entry in reply.given:
+            line = f"the code has a copy of {visible(entry.path)} now · {size_of(entry.size)}"
+            self._screen.notice("note", line, again=True)
         if reply.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
-        document = self.runner.document
-        if result is not None and document is not None and not isinstance(self._listener, JsonLines):
-            if result.ending is RunEnding.NOT_ACCEPTED and (remedy := advice(document, result)) is not None:
-                self._screen.notice("note", remedy, again=True)
-        if result is not None and result.ending is RunEnding.PARKED:
-            self._is_over, self._exit_code = True, result.exit_code
 
     async def _is_known_here(self, text: str) -> bool:
         """Do what a command asks for that changes nothing in the chat; returns whether it is one."""

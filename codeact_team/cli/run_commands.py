@@ -306,14 +306,13 @@ def chat(
         from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.chat import chat_command, reopened
         from codeact_team.errors import SettingError
-        from codeact_team.runs.chat import TeamChat
+        from codeact_team.runs.chat import TeamChat, data_input
         from codeact_team.runs.resuming import chat_of, last_chat, resumed
 
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
-            changes = changes_of(
-                overrides, model, base_url, with_files_of(continue_in, run_dir, data), package
-            )
+            wanted = with_files_of(continue_in, run_dir, data)
+            changes = changes_of(overrides, model, base_url, None if go_on else wanted, package)
             again = partial(
                 resumed,
                 overrides=changes if go_on else (),
@@ -324,10 +323,10 @@ def chat(
                 keeps_workspace=True,
             )
             if go_on:
-                if model or base_url or data or package or continue_in or no_record:
+                if model or base_url or package or continue_in or no_record:
                     raise SettingError(
-                        "--continue keeps the model, the server and the data of the chat: leave "
-                        "--model, --base-url, --data, --package, --continue-in and --no-record out"
+                        "--continue keeps the model, the server and the packages of the chat: leave "
+                        "--model, --base-url, --package, --continue-in and --no-record out"
                     )
                 runner = chat_of(again(last_chat(run_dir, config)))
             elif config is None:
@@ -353,5 +352,6 @@ def chat(
                 quiet=quiet,
                 hint=hint_of(allow, allow_unsafe, None, out, record_mib, sync),
                 reopen=partial(reopened, again, patient),
+                first=[data_input(data)] if go_on and data else (),
             )
         raise typer.Exit(code)

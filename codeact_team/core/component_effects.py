@@ -18,6 +18,7 @@ from codeact_team.core.events import (
     ToolListingEnded,
 )
 from codeact_team.core.execution import ArtifactReference, Outcome, SessionResult
+from codeact_team.core.sandbox_description import DataEntry
 
 T = TypeVar("T")
 R = TypeVar("R", bound=CodeResult)
@@ -25,6 +26,25 @@ Run = Callable[[list[CodeBlock]], Awaitable[CodeResult]]
 
 _BLOCK_ENDED = TypeAdapter(BlockEnded)
 _TOLD = {field.name for field in fields(BlockEnded)} - {"artifacts"}
+
+
+class WorkspaceEffect(Effect[T]):
+    """An effect that may change files in the workspace of an executor, its ``part``, and nothing else that code has left there."""
+
+
+class DataGiven(WorkspaceEffect[Sequence[DataEntry]]):
+    """A person gives a file or a directory of this machine to the code of an executor; the outcome is what a model is told."""
+
+    kind = "data"
+    form = TypeAdapter(Sequence[DataEntry])
+    fails_undone = True
+
+    def __init__(self, executor: CodeExecutor, path: str) -> None:
+        self.part = executor
+        self._path = path
+
+    def request(self) -> JsonValue:
+        return {"path": self._path}
 
 
 class CodeEffect(Effect[T]):

@@ -19,8 +19,8 @@ from autogen_core.code_executor import CodeBlock, CodeExecutor
 
 from codeact_team.core.aio import streamed
 from codeact_team.core.execution import Artifact, ExecutionResult, HostTools, SessionResult
-from codeact_team.core.sandbox_description import SandboxDescription
-from codeact_team.errors import ForkError, SandboxError
+from codeact_team.core.sandbox_description import DataEntry, SandboxDescription
+from codeact_team.errors import ForkError, SandboxError, SettingError
 
 
 class Change(StrEnum):
@@ -353,6 +353,24 @@ class StreamingCodeExecutor(CodeExecutor):
             SandboxError: As :meth:`prepare`.
         """
         return None
+
+    async def add_data(self, path: str) -> Sequence[DataEntry]:
+        """Copy a file or a directory of this machine into the workspace, where code may have run already.
+
+        Args:
+            path: Its path. The copy has its name.
+
+        Returns:
+            What there is to tell a model of it; see :meth:`know_data`.
+
+        Raises:
+            SettingError: If it cannot be given, or something else has its name.
+            SandboxError: If it cannot be copied, or the sandbox cannot start.
+        """
+        raise SettingError(f"{type(self).__name__} takes no data")
+
+    def know_data(self, entries: Sequence[DataEntry]) -> None:
+        """Have :meth:`describe` tell of data that was added."""
 
     async def release(self, user: object) -> bool:
         """Restart for a user who needs the state of their code no more, unless code of another user has run there.

@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import JsonValue, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from codeact_team.core.effects import Begin, Effect, End, error_text
+from codeact_team.core.component_effects import WorkspaceEffect
+from codeact_team.core.effects import Begin, End, error_text
 from codeact_team.core.events import ProcessBegan, ProcessEnded
 from codeact_team.errors import JournalError, SandboxError, SandboxLostError
 
@@ -120,7 +121,7 @@ def outcome_of(data: JsonValue) -> ProcessOutcome:
         ) from error
 
 
-class ProcessEffect(Effect[ProcessOutcome]):
+class ProcessEffect(WorkspaceEffect[ProcessOutcome]):
     """A process in the sandbox of an executor.
 
     Its request has of variables their names and of the input its size. Who records it tells requests apart by a digest.

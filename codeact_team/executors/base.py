@@ -13,7 +13,7 @@ from autogen_core.code_executor import CodeBlock
 from codeact_team.core.aio import FairLock
 from codeact_team.core.execution import ExecutionResult, Outcome, SessionResult
 from codeact_team.core.executor_interface import Emit, StreamingCodeExecutor
-from codeact_team.core.sandbox_description import SandboxDescription
+from codeact_team.core.sandbox_description import DataEntry, SandboxDescription
 from codeact_team.core.showing import in_few_words
 from codeact_team.errors import SettingError
 from codeact_team.executors.environment import Environment
@@ -114,6 +114,14 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         if not self._environment.is_prepared:
             await self.prepare()
         return await self._environment.describe(lives_on=self._runner.lives_on)
+
+    async def add_data(self, path: str) -> Sequence[DataEntry]:
+        await self.start()
+        async with self._environment.turns:
+            return await self._environment.add_data(path, self.life.report_preparing)
+
+    def know_data(self, entries: Sequence[DataEntry]) -> None:
+        self._environment.know_data(entries)
 
     async def start(self) -> None:
         """Start the sandbox now rather than on first use. Idempotent.

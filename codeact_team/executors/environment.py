@@ -58,12 +58,12 @@ class Environment(ABC):
         self.quota: Quota = self._new_quota()
         self.copying: FairLock = FairLock()
         self.must_guard = True
-        mib, field = self._room()
-        paths = [os.fspath(path) for path in config.data]
-        data = GivenData(paths, mib=mib, files=config.workspace_files, field=field)
+        data = self._given_data([os.fspath(path) for path in config.data])
         self.workspace: SandboxWorkspace = SandboxWorkspace(
             self.location, self.turns, data, config.workspace_mib
         )
+        self._added: list[DataEntry] = []
+        """What is told of the data that was added."""
         file = config.packages_file
         self._requested = Requested(tuple(config.packages), None if file is None else Path(file))
         self._readers: Sequence[str] | None = None
@@ -104,6 +104,10 @@ class Environment(ABC):
     def _room(self) -> tuple[int | None, str]:
         """Return the MiB of data for which the workspace has room, and the setting that limits them."""
         return self._config.workspace_mib, "workspace_mib"
+
+    def _given_data(self, paths: Sequence[str]) -> GivenData:
+        mib, field = self._room()
+        return GivenData(paths, mib=mib, files=self._config.workspace_files, field=field)
 
     def _files(self) -> WorkspaceFiles:
         """The files of the workspace of the sandbox, which runs."""
@@ -231,6 +235,7 @@ class Environment(ABC):
             there = () if self.directory.is_own else await asyncio.to_thread(self._other_files, given)
             self._described = await self._python(), data, there
         python, data, there = self._described
+        data = [*data, *self._added]
         files = [*data, *there]
         own = () if python is None else python.packages
         return SandboxDescription(
@@ -244,6 +249,21 @@ class Environment(ABC):
             given=len(data),
             omitted_files=None if len(files) > _MAX_SEEN_FILES else 0,
         )
+
+    async def add_data(self, path: str, report: Callable[[str], None]) -> Sequence[DataEntry]:
+        """Copy data into the workspace of the sandbox, which runs. For the holder of the turns. Returns what a model is told.
+
+        Raises a ``SettingError`` if it cannot be given, and a ``SandboxError`` if it cannot be copied.
+        """
+        given = await self._given_data([path]).found()
+        await asyncio.to_thread(self._refuse_too_much, given)
+        async with self.quota.not_counting():
+            await self.workspace.add_data(given, report)
+        return await self._data(given)
+
+    def know_data(self, entries: Sequence[DataEntry]) -> None:
+        """Describe data that was added."""
+        self._added += [entry for entry in entries if entry not in self._added]
 
     async def _python(self) -> PythonDescription | None:
         try:

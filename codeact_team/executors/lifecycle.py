@@ -204,7 +204,7 @@ class Lifecycle:
 
     async def prepare(self) -> None:
         async with self._turns:
-            await self.environment.prepare(self._report_preparing)
+            await self.environment.prepare(self.report_preparing)
 
     async def start(self, *, for_use: bool = False) -> None:
         """Start what does not run. Idempotent. Raises a ``SandboxError``.
@@ -307,9 +307,9 @@ class Lifecycle:
             emit(SandboxStarting(sandbox=self._name), self._dispatcher)
             source = _current.get() or self._source
             if environment.sandbox is None and source is not None:
-                await environment.provide(self._report_preparing)
+                await environment.provide(self.report_preparing)
                 self._provided_by = source if await source.provide(self._owner) else None
-            await environment.start(self._report_preparing)
+            await environment.start(self.report_preparing)
             await runner.open(environment)
         if self.generation.interpreter is None:
             self.generation.interpreter = runner.interpreter
@@ -323,7 +323,8 @@ class Lifecycle:
             )
             emit(started, self._dispatcher)
 
-    def _report_preparing(self, doing: str) -> None:
+    def report_preparing(self, doing: str) -> None:
+        """Report what takes its time, such as a copy of much data."""
         logger.info("%s: %s", self._name, doing)
         emit(SandboxPreparing(sandbox=self._name, doing=doing), self._dispatcher)
 

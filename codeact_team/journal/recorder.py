@@ -16,13 +16,13 @@ from pydantic import JsonValue
 
 from codeact_team.agents.observations import RESULT_KEY
 from codeact_team.core.aio import FairLock, beside_the_loop, to_the_end
-from codeact_team.core.component_effects import CodeEffect, CodeRun
+from codeact_team.core.component_effects import CodeEffect, CodeRun, WorkspaceEffect
 from codeact_team.core.effects import Effect, End, Event, Numbers, Perform, now
 from codeact_team.core.events import EffectBegan, EffectEnded, MessageSent, OpenQuestion, Output, Words
 from codeact_team.core.execution import Artifact, Outcome
 from codeact_team.core.executor_interface import RecordedFile, StreamingCodeExecutor
 from codeact_team.core.places import place_of
-from codeact_team.core.process_effects import ProcessEffect, ProcessOutcome
+from codeact_team.core.process_effects import ProcessOutcome
 from codeact_team.errors import JournalError, SandboxError
 from codeact_team.journal.blobs import Blobs, Room, is_light
 from codeact_team.journal.conversations import Conversations
@@ -534,7 +534,7 @@ class Recorder:
 
 def _executor_of(effect: Effect[Any]) -> StreamingCodeExecutor | None:
     """The executor in whose workspace an effect may change files."""
-    is_there = isinstance(effect, ProcessEffect) or (isinstance(effect, CodeEffect) and not effect.is_apart)
+    is_there = isinstance(effect, WorkspaceEffect) or (isinstance(effect, CodeEffect) and not effect.is_apart)
     return effect.part if is_there and isinstance(effect.part, StreamingCodeExecutor) else None
 
 

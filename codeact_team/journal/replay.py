@@ -13,11 +13,10 @@ from autogen_core.code_executor import CodeResult
 from pydantic import JsonValue
 
 from codeact_team.agents.codeact.attempts import Attempt, Fork
-from codeact_team.core.component_effects import CodeEffect, CodeRun
+from codeact_team.core.component_effects import CodeEffect, CodeRun, WorkspaceEffect
 from codeact_team.core.effects import Effect, EffectFailure, Perform
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
-from codeact_team.core.process_effects import ProcessEffect
 from codeact_team.errors import JournalError, RecordedError
 from codeact_team.journal.answers import NOT_ASKED, RecordedAnswers, is_contained
 from codeact_team.journal.chat_input import ChatInput
@@ -144,7 +143,7 @@ class Replay(RecordedAnswers):
             raise self._error(record)
         self.answered += 1
         await effect.skip()
-        if isinstance(effect, ProcessEffect):
+        if isinstance(effect, WorkspaceEffect):
             await self._put_changes(effect.part, record.n)
         return self._outcome(effect, record)
 

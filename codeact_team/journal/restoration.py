@@ -13,7 +13,7 @@ from codeact_team.agents.block_calls import AgentBlock
 from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.agents.observations import load_result
 from codeact_team.core.aio import FairLock
-from codeact_team.core.component_effects import CodeEffect, Run
+from codeact_team.core.component_effects import CodeEffect, Run, WorkspaceEffect
 from codeact_team.core.effects import Effect, emit, within
 from codeact_team.core.events import BlocksRepeated, BlocksRepeating, FilesPutBack
 from codeact_team.core.executor_interface import (
@@ -24,7 +24,6 @@ from codeact_team.core.executor_interface import (
     Workspace,
 )
 from codeact_team.core.places import place_of
-from codeact_team.core.process_effects import ProcessEffect
 from codeact_team.errors import JournalError
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.calls import calling
@@ -66,7 +65,7 @@ class Restoration:
         self._again: set[str] = set()
         """Workspaces in which a program does again what is recorded."""
         self._turns = FairLock()
-        """Held while files are restored before a process: several may start at once."""
+        """Held while only files are restored: several processes may start at once."""
 
     def answered(self, n: int, part: object) -> None:
         """Note that a block in an executor, or an attempt, is answered: it counts as long as that is not restarted."""
@@ -85,8 +84,8 @@ class Restoration:
         Raises:
             JournalError: If the journal, or a workspace, is not as it was recorded.
         """
-        if isinstance(effect, ProcessEffect):
-            await self._restore_before_process(effect.part, n)
+        if isinstance(effect, WorkspaceEffect):
+            await self._restore_only_files(effect.part, n)
         place = place_of(effect.part)
         if not isinstance(effect, CodeEffect) or effect.is_apart or place in self._restored:
             return None
@@ -147,8 +146,8 @@ class Restoration:
             self._again.remove(workspace)
             self._recorder.write(rebuilt=workspace)
 
-    async def _restore_before_process(self, executor: object, n: int) -> None:
-        """Restore the files in the workspace of a process. Only the agents can bring back the state of an interpreter."""
+    async def _restore_only_files(self, executor: object, n: int) -> None:
+        """Restore the files in a workspace. Only the agents can bring back the state of an interpreter."""
         if not isinstance(executor, StreamingCodeExecutor):
             return
         async with self._turns:

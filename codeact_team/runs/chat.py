@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import re
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +16,9 @@ from autogen_agentchat.base import Team
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
+from codeact_team.core.component_effects import DataGiven
 from codeact_team.core.executor_interface import SessionCodeExecutor
+from codeact_team.core.sandbox_description import DataEntry
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.journal.result import Costs, RunFile, RunResult
 from codeact_team.journal.run_directory import RunDirectory
@@ -24,11 +29,21 @@ from codeact_team.runs.summary import WorkEnd
 from codeact_team.tools.autogen_parts import PartBlock
 
 _RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
+_DATA = re.compile(r"/data\s+(?P<paths>.+)")
 
 
 def is_for_team(text: str) -> bool:
     """Whether an input is for the team: a task, or a command that :meth:`TeamChat.respond` knows."""
     return text in (RESET, UNDO) or _RUN.fullmatch(text) is not None or re.fullmatch(r"/\w+", text) is None
+
+
+def data_input(paths: Sequence[str]) -> str:
+    """The input that gives these files or directories to the code."""
+    return f"/data {shlex.join(paths)}"
+
+
+def _paths_in(text: str) -> Sequence[str]:
+    return [os.path.expanduser(path) for path in shlex.split(text)]
 
 
 @dataclass(frozen=True)
@@ -40,12 +55,14 @@ class ChatReply:
         output: The result of Python code.
         error: The error, if the input failed.
         is_reset: Whether the conversation and the variables are forgotten.
+        given: What a model is told of data that was given.
     """
 
     result: RunResult | None = None
     output: CodeResult | None = None
     error: str | None = None
     is_reset: bool = False
+    given: Sequence[DataEntry] = ()
 
 
 class TeamChat(TeamRun):
@@ -155,7 +172,7 @@ class TeamChat(TeamRun):
         return self.last
 
     async def respond(self, text: str, seconds: float | None = None) -> ChatReply:
-        """Do what an input asks for: a task, ``/run`` with Python, or ``/reset``. The reply has the error, if any.
+        """Do what an input asks for: a task, ``/run`` with Python, ``/data`` with paths, or ``/reset``. The reply has the error, if any.
 
         Args:
             text: The input.
@@ -163,6 +180,12 @@ class TeamChat(TeamRun):
         """
         if (code := _RUN.fullmatch(text)) is not None:
             return await self._run_code(code["code"])
+        if (data := _DATA.fullmatch(text)) is not None:
+            try:
+                paths = _paths_in(data["paths"])
+            except ValueError as error:
+                return ChatReply(error=f"/data takes paths as a shell does: {error}")
+            return await self._add_data(paths)
         if text == RESET:
             end = await self._reset()
             return ChatReply(error=end.error, is_reset=end.came_by_itself)
@@ -185,6 +208,22 @@ class TeamChat(TeamRun):
 
         end = await self.end_of(work())
         return ChatReply(output=results[0] if results else None, error=end.error)
+
+    async def _add_data(self, paths: Sequence[str]) -> ChatReply:
+        """Copy files into the workspaces of all executors."""
+        if not self.executors:
+            return ChatReply(error="the team runs no code that could read data")
+        given: list[DataEntry] = []
+
+        async def work() -> None:
+            for path, executor in itertools.product(paths, self.executors):
+                effect = DataGiven(executor, path)
+                entries = await self.dispatcher.perform(effect, partial(executor.add_data, path))
+                executor.know_data(entries)
+                given.extend(entry for entry in entries if entry not in given)
+
+        end = await self.end_of(work())
+        return ChatReply(given=given, error=end.error)
 
     async def _reset(self) -> WorkEnd:
         team = self.team

@@ -11,8 +11,8 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -269,6 +269,18 @@ class Quota:
                 f"what is in {', '.join(map(str, directories))} cannot be counted: {error}; set `workspace_mib` and "
                 "`workspace_files` to null to go on without a limit"
             ) from error
+
+    @asynccontextmanager
+    async def not_counting(self) -> AsyncGenerator[None]:
+        """Within it, what is added by others than the code does not count."""
+        if self._before is None:
+            yield
+            return
+        before = await to_the_end(asyncio.to_thread(_count, self._directories))
+        yield
+        now = await to_the_end(asyncio.to_thread(_count, self._directories))
+        self._before.size += now.size - before.size
+        self._before.files += now.files - before.files
 
     async def check(self) -> str | None:
         """The setting that is exceeded, with its value. Once returned, it is returned again only if more was added since."""

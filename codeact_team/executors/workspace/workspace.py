@@ -82,6 +82,8 @@ class SandboxWorkspace(Workspace):
         self._turns = turns
         self._data = data or GivenData([], mib=None, files=None)
         self._room = None if mib is None else mib * MIB
+        self._later: list[Given] = []
+        """The data that was added."""
         self._contents: _Contents | None = None
         self._changed_before: Mapping[str, Change] = {}
         self._copies = CopyNames()
@@ -129,13 +131,35 @@ class SandboxWorkspace(Workspace):
         """
         if self._contents is not None:
             return
-        given = await self._data.found()
-        if (size := sum(one.size for one in given)) > LONG:
-            report(f"copying {size // MIB:,} MiB of data into the workspace")
+        given = [*await self._data.found(), *self._later]
+        _report_copy(given, report)
         # what the code has made of it before the run was interrupted is restored afterwards
         await files.put(given, replace=self.lasts and self.is_own)
         before = Snapshot() if files.is_empty and not given else await files.snapshot()
         self._contents = _Contents(files, before, before)
+
+    async def add_data(self, given: Sequence[Given], report: Callable[[str], None]) -> None:
+        """Copy more data to the files. For the holder of the turns.
+
+        Raises as :meth:`begin`.
+        """
+        files = self._files
+        _report_copy(given, report)
+        if not files.outlasts_sandbox:
+            there = (await files.snapshot()).files
+            if taken := next((one for one in given if one.path in there), None):
+                raise SettingError(
+                    f"data: {taken.source} would be {taken.path} in the workspace, where there is another one of that name, "
+                    "which is not overwritten: rename it"
+                )
+        await files.put(given)
+        self._later += given
+        assert self._contents is not None, "there are files"
+        now = (await files.snapshot()).files
+        # else they would count as made by code
+        added = {one.path: now[one.path] for one in given if one.path in now}
+        self._contents.before.files |= added
+        self._contents.before_agents.files |= added
 
     def end(self) -> None:
         """Forget the files, which are gone, or may be changed by others."""
@@ -281,6 +305,11 @@ class SandboxWorkspace(Workspace):
         if self._contents is None:
             raise SandboxError("there is no workspace: its executor has not started, or was stopped")
         return self._contents.files
+
+
+def _report_copy(given: Sequence[Given], report: Callable[[str], None]) -> None:
+    if (size := sum(one.size for one in given)) > LONG:
+        report(f"copying {size // MIB:,} MiB of data into the workspace")
 
 
 def _check_path(path: str) -> None:
