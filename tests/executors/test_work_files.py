@@ -19,6 +19,7 @@ from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.confined import ConfinedCommandLineCodeExecutor
 from codeact_team.executors.workspace import container_files
+from codeact_team.executors.workspace.directory import own_workspaces
 from codeact_team.executors.workspace.workspace import CopyNames
 
 WORK = r"""
@@ -62,6 +63,23 @@ async def test_a_file_of_many_names_does_not_come_back_as_more_than_the_limit(tm
         assert os.listdir(workspace) == []
         await executor.workspace.restore({str(number): kept for number in range(4)}, (), [])
         assert sorted(os.listdir(workspace)) == ["0", "1", "2", "3"]
+
+
+async def test_it_is_said_that_a_long_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "big.csv").touch()
+    os.truncate(tmp_path / "big.csv", 65 << 20)
+    caplog.set_level("INFO")
+    for top, stays in {
+        None: "",
+        tmp_path / "own": f" {tmp_path}/own, where it stays as long as the run is kept",
+    }.items():
+        with own_workspaces(top):
+            executor = ConfinedCommandLineCodeExecutor(data=[tmp_path / "big.csv"])
+        async with executor:
+            pass
+        assert any(
+            said.endswith(f": copying 65 MiB of data into the workspace{stays}") for said in caplog.messages
+        )
 
 
 async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:

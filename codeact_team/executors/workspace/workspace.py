@@ -132,7 +132,7 @@ class SandboxWorkspace(Workspace):
         if self._contents is not None:
             return
         given = [*await self._data.found(), *self._later]
-        _report_copy(given, report)
+        self._report_copy(given, report)
         # what the code has made of it before the run was interrupted is restored afterwards
         await files.put(given, replace=self.lasts and self.is_own)
         before = Snapshot() if files.is_empty and not given else await files.snapshot()
@@ -144,7 +144,7 @@ class SandboxWorkspace(Workspace):
         Raises as :meth:`begin`.
         """
         files = self._files
-        _report_copy(given, report)
+        self._report_copy(given, report)
         if not files.outlasts_sandbox:
             there = (await files.snapshot()).files
             if taken := next((one for one in given if one.path in there), None):
@@ -160,6 +160,14 @@ class SandboxWorkspace(Workspace):
         added = {one.path: now[one.path] for one in given if one.path in now}
         self._contents.before.files |= added
         self._contents.before_agents.files |= added
+
+    def _report_copy(self, given: Sequence[Given], report: Callable[[str], None]) -> None:
+        """Report a copy that takes a while, and that it stays where it does."""
+        if (size := sum(one.size for one in given)) <= LONG:
+            return
+        path, lasts, is_own = self._location()
+        stays = f" {path}, where it stays{' as long as the run is kept' if is_own else ''}" if lasts else ""
+        report(f"copying {size // MIB:,} MiB of data into the workspace{stays}")
 
     def end(self) -> None:
         """Forget the files, which are gone, or may be changed by others."""
@@ -305,11 +313,6 @@ class SandboxWorkspace(Workspace):
         if self._contents is None:
             raise SandboxError("there is no workspace: its executor has not started, or was stopped")
         return self._contents.files
-
-
-def _report_copy(given: Sequence[Given], report: Callable[[str], None]) -> None:
-    if (size := sum(one.size for one in given)) > LONG:
-        report(f"copying {size // MIB:,} MiB of data into the workspace")
 
 
 def _check_path(path: str) -> None:
