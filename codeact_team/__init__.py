@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+# as of typing, which is imported later: an interrupt before the command line begins would be a traceback
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from autogen_agentchat.agents import ApprovalRequest as ApprovalRequest
     from autogen_agentchat.agents import ApprovalResponse as ApprovalResponse
 
@@ -231,6 +233,8 @@ def __getattr__(name: str) -> Any:
     # on demand: AutoGen and a model client take a second to import, and `codeact-team --help` needs neither
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeact_team.cli.app import main
+from codeact_team.cli import main
 
 if __name__ == "__main__":
     main()

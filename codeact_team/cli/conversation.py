@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -50,6 +51,9 @@ from codeact_team.models.verdicts import Verdict
 
 _UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
 _MAX_FILES = 20
+"""Files with a line each; more are summed up."""
+_MAX_NAMES = 5
+"""Files that are named in a line about many."""
 _MAX_CALLS = 20
 """Calls of a block that are shown; the rest is counted."""
 _MAX_TEXT = 60
@@ -284,7 +288,7 @@ class Conversation(PromotedListener):
         self._screen.text("")
         self._screen.line((f"── {result.ending.value} ", style), (f"· {_summary(result)}", "dim"))
         for line in (*_tool_lines(result), *file_lines(result.files), *result.file_notes):
-            self._screen.line((f"   {line}", "dim"))
+            self._screen.line((f"   {line}", "dim"), indent=6)
         if result.answer is None:
             return
         if self._answer_last:
@@ -544,14 +548,36 @@ def _change_of(file: RunFile) -> str:
 
 
 def file_lines(files: Sequence[RunFile]) -> Iterator[str]:
-    """Yield a line for each file: its change, its path and its size. Paths below the working directory are relative to it."""
+    """Yield a line for each file, or for many files one for each kind of change: the change, the path and the size.
+
+    Paths below the working directory are relative to it.
+    """
     changes = [_change_of(file) for file in files]
     width = max(map(len, changes), default=0)
-    for file, change in zip(files[:_MAX_FILES], changes, strict=False):
-        place = file.path if file.found_at is None else _shortened(file.found_at)
-        yield f"{change:{width}} {place} · {size_of(file.size)}"
-    if (more := len(files) - _MAX_FILES) > 0:
-        yield f"and {more:,} more"
+    if len(files) <= _MAX_FILES:
+        for file, change in zip(files, changes, strict=True):
+            yield f"{change:{width}} {_place_of(file)} · {size_of(file.size)}"
+        return
+    for change in dict.fromkeys(changes):
+        those = [file for file, what in zip(files, changes, strict=True) if what == change]
+        yield f"{change:{width}} {_many(those)}"
+
+
+def _many(files: Sequence[RunFile]) -> str:
+    """Some files in one line: their number, their common directory, their size, and the names of the first."""
+    places = list(map(_place_of, files))
+    directory = (
+        os.path.commonpath(map(os.path.dirname, places)) if len({*map(os.path.isabs, places)}) == 1 else ""
+    )
+    named = ", ".join(os.path.relpath(place, directory or ".") for place in places[:_MAX_NAMES])
+    more = f" and {len(places) - _MAX_NAMES:,} more" if places[_MAX_NAMES:] else ""
+    within = f" in {directory}" if directory else ""
+    size = size_of(sum(file.size for file in files))
+    return f"{counted(len(files), 'file')}{within} · {size}: {named}{more}"
+
+
+def _place_of(file: RunFile) -> str:
+    return file.path if file.found_at is None else _shortened(file.found_at)
 
 
 def _shortened(path: str) -> str:

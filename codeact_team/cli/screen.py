@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -369,8 +370,13 @@ def reported(*, working: bool = False) -> Generator[Screen]:
     with ExitStack() as stack:
         try:
             stack.enter_context(logs_as_notices(screen.notice))
+            # a sign of life that has begun in part could not be ended
+            signal.pthread_sigmask(signal.SIG_BLOCK, [SIGINT])
+            if signal.getsignal(SIGINT) is signal.SIG_DFL:
+                signal.signal(SIGINT, signal.default_int_handler)
             if working:
                 screen.work()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGINT])
             yield screen
         except (typer.Exit, typer.Abort):
             raise
@@ -378,10 +384,10 @@ def reported(*, working: bool = False) -> Generator[Screen]:
             # the reader has enough, and the buffer cannot be written when the interpreter ends
             silence(sys.stdout)
             raise typer.Exit(128 + SIGPIPE) from None
-        except KeyboardInterrupt:
-            screen.notice("error", "interrupted")
-            raise typer.Exit(128 + SIGINT) from None
-        except Exception as error:
+        except (KeyboardInterrupt, Exception) as error:
+            if _is_interrupt(error):
+                screen.notice("error", "interrupted")
+                raise typer.Exit(128 + SIGINT) from None
             from codeact_team.journal.result import explain
 
             logger.debug("the command failed", exc_info=error)
@@ -391,7 +397,14 @@ def reported(*, working: bool = False) -> Generator[Screen]:
             screen.close()
 
 
-def _why_nothing_is_printed(error: Exception) -> str | None:
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is an interrupt, or what a module has made of one while it was imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _why_nothing_is_printed(error: BaseException) -> str | None:
     """Return the reason if standard output cannot be written, such as to a full disk; ``None`` for another error."""
     # an error of another file has its name
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:

@@ -21,7 +21,7 @@ from autogen_core.models import RequestUsage
 from support.cost import SHORT
 
 from codeact_team.agents.observations import Ending, ExecutionRecord
-from codeact_team.cli.conversation import Conversation
+from codeact_team.cli.conversation import Conversation, file_lines
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import (
@@ -144,6 +144,19 @@ async def test_the_other_name_of_a_file_follows_the_answer(capsys: pytest.Captur
     )
     out = await told(capsys, result, answer_last=True)
     assert out.endswith("\n── answer\nSee growth.png\n\ngrowth.png is result/growth-2.png\n")
+
+
+def test_many_files_are_a_line_for_each_kind_of_change():
+    made = [RunFile(f"out/f{number:03}.txt", 10, Change.MADE) for number in range(300)]
+    changed = RunFile("table.csv", 2_000, Change.CHANGED)
+    assert [*file_lines([*made, changed])] == [
+        "made    300 files in out · 3.0 kB: f000.txt, f001.txt, f002.txt, f003.txt, f004.txt and 295 more",
+        "changed 1 file · 2.0 kB: table.csv",
+    ]
+    assert [*file_lines([made[0], changed])] == [
+        "made    out/f000.txt · 10 bytes",
+        "changed table.csv · 2.0 kB",
+    ]
 
 
 async def test_output_that_was_not_streamed_is_shown_once(capsys: pytest.CaptureFixture[str]):

@@ -221,3 +221,41 @@ def test_ctrl_c_while_the_task_is_read_is_no_traceback_either(tmp_path: Path):
         _, stderr = end(process)
     assert process.returncode == 130
     assert stderr == "error: interrupted\n"
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from codeact_team.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "said"),
+    [
+        ("typer", -signal.SIGINT, ""),
+        ("rich.console", -signal.SIGINT, ""),
+        pytest.param(
+            "autogen_agentchat", 128 + signal.SIGINT, "error: interrupted\n", marks=pytest.mark.long
+        ),
+    ],
+)
+def test_an_interrupt_while_the_command_is_imported_is_no_traceback(
+    tmp_path: Path, module: str, code: int, said: str
+):
+    result = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT.format(module=module), "runs"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", said)
