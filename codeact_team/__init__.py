@@ -28,17 +28,63 @@ if TYPE_CHECKING:
     from codeact_team.agents.teams import ReflectionTerminationConfig as ReflectionTerminationConfig
     from codeact_team.agents.teams import round_robin_team as round_robin_team
     from codeact_team.batch.batch import run_batch as run_batch
+    from codeact_team.batch.results import BatchBegan as BatchBegan
+    from codeact_team.batch.results import BatchNoted as BatchNoted
     from codeact_team.batch.results import BatchResult as BatchResult
     from codeact_team.batch.results import JobResult as JobResult
+    from codeact_team.batch.results import LineBroken as LineBroken
+    from codeact_team.batch.results import TaskBegan as TaskBegan
+    from codeact_team.batch.results import TaskEnded as TaskEnded
     from codeact_team.batch.results import TaskOutcome as TaskOutcome
+    from codeact_team.batch.results import TaskProgressed as TaskProgressed
+    from codeact_team.batch.results import TaskRetried as TaskRetried
     from codeact_team.batch.throttle import BatchLimits as BatchLimits
     from codeact_team.config.dumping import dump_config as dump_config
     from codeact_team.config.loading import load_config as load_config
     from codeact_team.config.loading import validate_config as validate_config
     from codeact_team.config.open import open_pool as open_pool
     from codeact_team.config.overrides import ForEvery as ForEvery
+    from codeact_team.core.attempt_events import AttemptBegan as AttemptBegan
+    from codeact_team.core.attempt_events import AttemptEnded as AttemptEnded
+    from codeact_team.core.attempt_events import ForkBegan as ForkBegan
+    from codeact_team.core.attempt_events import ForkEnded as ForkEnded
+    from codeact_team.core.attempt_events import PromotionBegan as PromotionBegan
+    from codeact_team.core.attempt_events import PromotionEnded as PromotionEnded
     from codeact_team.core.effects import Dispatcher as Dispatcher
     from codeact_team.core.effects import Event as Event
+    from codeact_team.core.effects import ListenerFailed as ListenerFailed
+    from codeact_team.core.effects import OtherEffectBegan as OtherEffectBegan
+    from codeact_team.core.effects import OtherEffectEnded as OtherEffectEnded
+    from codeact_team.core.effects import OtherEvent as OtherEvent
+    from codeact_team.core.events import AnyEvent as AnyEvent
+    from codeact_team.core.events import Approval as Approval
+    from codeact_team.core.events import ArtifactKept as ArtifactKept
+    from codeact_team.core.events import BlockBegan as BlockBegan
+    from codeact_team.core.events import BlockEnded as BlockEnded
+    from codeact_team.core.events import BudgetSpent as BudgetSpent
+    from codeact_team.core.events import ClockReadingBegan as ClockReadingBegan
+    from codeact_team.core.events import ClockReadingEnded as ClockReadingEnded
+    from codeact_team.core.events import Decision as Decision
+    from codeact_team.core.events import Judged as Judged
+    from codeact_team.core.events import MessageSent as MessageSent
+    from codeact_team.core.events import ModelCallBegan as ModelCallBegan
+    from codeact_team.core.events import ModelCallEnded as ModelCallEnded
+    from codeact_team.core.events import ModelCallPutOff as ModelCallPutOff
+    from codeact_team.core.events import Opened as Opened
+    from codeact_team.core.events import Output as Output
+    from codeact_team.core.events import QuestionAnswered as QuestionAnswered
+    from codeact_team.core.events import QuestionAsked as QuestionAsked
+    from codeact_team.core.events import RunBegan as RunBegan
+    from codeact_team.core.events import RunEnded as RunEnded
+    from codeact_team.core.events import RunParked as RunParked
+    from codeact_team.core.events import RunResumed as RunResumed
+    from codeact_team.core.events import ToolCallBegan as ToolCallBegan
+    from codeact_team.core.events import ToolCallEnded as ToolCallEnded
+    from codeact_team.core.events import ToolListingBegan as ToolListingBegan
+    from codeact_team.core.events import ToolListingEnded as ToolListingEnded
+    from codeact_team.core.events import TurnBegan as TurnBegan
+    from codeact_team.core.events import TurnEnded as TurnEnded
+    from codeact_team.core.events import Words as Words
     from codeact_team.core.execution import Artifact as Artifact
     from codeact_team.core.execution import BoundName as BoundName
     from codeact_team.core.execution import CallOutcome as CallOutcome
@@ -48,7 +94,20 @@ if TYPE_CHECKING:
     from codeact_team.core.executor_interface import Checkpoint as Checkpoint
     from codeact_team.core.executor_interface import SessionCodeExecutor as SessionCodeExecutor
     from codeact_team.core.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
+    from codeact_team.core.process_events import ProcessBegan as ProcessBegan
+    from codeact_team.core.process_events import ProcessEnded as ProcessEnded
     from codeact_team.core.providers import Policy as Policy
+    from codeact_team.core.sandbox_events import BlocksRepeated as BlocksRepeated
+    from codeact_team.core.sandbox_events import BlocksRepeating as BlocksRepeating
+    from codeact_team.core.sandbox_events import DescriptionBegan as DescriptionBegan
+    from codeact_team.core.sandbox_events import DescriptionEnded as DescriptionEnded
+    from codeact_team.core.sandbox_events import FilesPutBack as FilesPutBack
+    from codeact_team.core.sandbox_events import Replayed as Replayed
+    from codeact_team.core.sandbox_events import SandboxLost as SandboxLost
+    from codeact_team.core.sandbox_events import SandboxPreparing as SandboxPreparing
+    from codeact_team.core.sandbox_events import SandboxStarted as SandboxStarted
+    from codeact_team.core.sandbox_events import SandboxStarting as SandboxStarting
+    from codeact_team.core.sandbox_events import SandboxStopped as SandboxStopped
     from codeact_team.core.scope import Scope as Scope
     from codeact_team.errors import AnswerCutOffError as AnswerCutOffError
     from codeact_team.errors import BudgetError as BudgetError
@@ -84,6 +143,7 @@ if TYPE_CHECKING:
         DockerSessionCodeExecutorConfig as DockerSessionCodeExecutorConfig,
     )
     from codeact_team.executors.pool import SandboxPool as SandboxPool
+    from codeact_team.journal.result import RunResult as RunResult
     from codeact_team.models.verdicts import RetryDecision as RetryDecision
     from codeact_team.models.verdicts import Verdict as Verdict
     from codeact_team.runs.opening import open_team as open_team
@@ -104,6 +164,63 @@ if TYPE_CHECKING:
     from codeact_team.tools.autogen_parts import wrap as wrap
 
 _HOME = {
+    "codeact_team.journal.result": ("RunResult",),
+    "codeact_team.core.process_events": (
+        "ProcessBegan",
+        "ProcessEnded",
+    ),
+    "codeact_team.core.attempt_events": (
+        "AttemptBegan",
+        "AttemptEnded",
+        "ForkBegan",
+        "ForkEnded",
+        "PromotionBegan",
+        "PromotionEnded",
+    ),
+    "codeact_team.core.events": (
+        "AnyEvent",
+        "Approval",
+        "ArtifactKept",
+        "BlockBegan",
+        "BlockEnded",
+        "BudgetSpent",
+        "ClockReadingBegan",
+        "ClockReadingEnded",
+        "Decision",
+        "Judged",
+        "MessageSent",
+        "ModelCallBegan",
+        "ModelCallEnded",
+        "ModelCallPutOff",
+        "Opened",
+        "Output",
+        "QuestionAnswered",
+        "QuestionAsked",
+        "RunBegan",
+        "RunEnded",
+        "RunParked",
+        "RunResumed",
+        "ToolCallBegan",
+        "ToolCallEnded",
+        "ToolListingBegan",
+        "ToolListingEnded",
+        "TurnBegan",
+        "TurnEnded",
+        "Words",
+    ),
+    "codeact_team.core.sandbox_events": (
+        "BlocksRepeated",
+        "BlocksRepeating",
+        "DescriptionBegan",
+        "DescriptionEnded",
+        "FilesPutBack",
+        "Replayed",
+        "SandboxLost",
+        "SandboxPreparing",
+        "SandboxStarted",
+        "SandboxStarting",
+        "SandboxStopped",
+    ),
     "autogen_agentchat.agents": (
         "ApprovalRequest",
         "ApprovalResponse",
@@ -136,9 +253,16 @@ _HOME = {
     ),
     "codeact_team.batch.batch": ("run_batch",),
     "codeact_team.batch.results": (
+        "BatchBegan",
+        "BatchNoted",
         "BatchResult",
         "JobResult",
+        "LineBroken",
+        "TaskBegan",
+        "TaskEnded",
         "TaskOutcome",
+        "TaskProgressed",
+        "TaskRetried",
     ),
     "codeact_team.batch.throttle": ("BatchLimits",),
     "codeact_team.config.dumping": ("dump_config",),
@@ -151,6 +275,10 @@ _HOME = {
     "codeact_team.core.effects": (
         "Dispatcher",
         "Event",
+        "ListenerFailed",
+        "OtherEffectBegan",
+        "OtherEffectEnded",
+        "OtherEvent",
     ),
     "codeact_team.core.execution": (
         "Artifact",

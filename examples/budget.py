@@ -11,8 +11,7 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from codeact_team import BudgetTermination, Dispatcher, Event, wrap
-from codeact_team.core.events import BudgetSpent
+from codeact_team import BudgetSpent, BudgetTermination, Dispatcher, Event, wrap
 
 
 def show(event: Event) -> None:

@@ -7,8 +7,7 @@ Needs neither a key nor Docker: the model is a recorded one.
 
 import asyncio
 
-from codeact_team import Dispatcher, Event, open_team
-from codeact_team.core.events import BlockEnded, ModelCallEnded
+from codeact_team import BlockEnded, Dispatcher, Event, ModelCallEnded, open_team
 
 
 def show(event: Event) -> None:

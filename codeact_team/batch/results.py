@@ -1,11 +1,15 @@
 """The results of tasks, and the events of a batch."""
 
+# the name of a class says which of the types it has
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from signal import Signals
+from typing import ClassVar, Literal
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -146,6 +150,7 @@ class BatchBegan(Event):
         broken: The number of lines that are not tasks.
     """
 
+    type: ClassVar[Literal["batch_began"]]
     directory: str
     jobs: int
     done: int
@@ -165,6 +170,7 @@ class LineBroken(Event):
         problem: What is wrong; may quote the line.
     """
 
+    type: ClassVar[Literal["line_broken"]]
     line: int
     problem: str
 
@@ -179,6 +185,7 @@ class TaskBegan(Event):
         goes_on: Whether it resumes.
     """
 
+    type: ClassVar[Literal["task_began"]]
     id: str
     epoch: int
     goes_on: bool
@@ -194,6 +201,7 @@ class TaskEnded(Event):
         cost: How much money that is, where models have prices.
     """
 
+    type: ClassVar[Literal["task_ended"]]
     result: JobResult
     tokens: int
     cost: float | None = None
@@ -209,6 +217,7 @@ class TaskProgressed(Event):
         doing: Its present work.
     """
 
+    type: ClassVar[Literal["task_progressed"]]
     id: str
     epoch: int
     doing: Doing
@@ -225,6 +234,7 @@ class TaskRetried(Event):
         seconds: How long the task waits.
     """
 
+    type: ClassVar[Literal["task_retried"]]
     id: str
     epoch: int
     reason: str
@@ -240,6 +250,7 @@ class BatchNoted(Event):
         text: The notice.
     """
 
+    type: ClassVar[Literal["batch_noted"]]
     level: str
     text: str
 
@@ -298,6 +309,7 @@ class BatchResult(Event, type="batch_result"):
         signal: The signal that stopped it, if one did.
     """
 
+    type: ClassVar[Literal["batch_result"]]
     directory: str
     jobs: int
     outcomes: dict[str, int]

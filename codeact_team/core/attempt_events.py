@@ -1,8 +1,12 @@
 """The events of parallel attempts in forks of a session; a part of :mod:`codeact_team.core.events`."""
 
+# the name of a class says which of the types it has
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from codeact_team.core.effects import EffectBegan, EffectEnded
 
@@ -11,6 +15,7 @@ from codeact_team.core.effects import EffectBegan, EffectEnded
 class ForkBegan(EffectBegan):
     """An agent forks its session, once for each attempt."""
 
+    type: ClassVar[Literal["fork_began"]]
     forks: int
 
 
@@ -18,6 +23,7 @@ class ForkBegan(EffectBegan):
 class ForkEnded(EffectEnded):
     """A session was forked; if it could not be, ``refusal`` says why, and one attempt is made."""
 
+    type: ClassVar[Literal["fork_ended"]]
     forks: int
     refusal: str | None = None
 
@@ -26,6 +32,7 @@ class ForkEnded(EffectEnded):
 class AttemptBegan(EffectBegan):
     """An agent begins one of several parallel attempts, counted from 1. Events in it have its span as ``parent``."""
 
+    type: ClassVar[Literal["attempt_began"]]
     attempt: int
     attempts: int
 
@@ -34,6 +41,7 @@ class AttemptBegan(EffectBegan):
 class AttemptEnded(EffectEnded):
     """An attempt has ended; ``ending`` is ``None`` if ``error`` broke it off."""
 
+    type: ClassVar[Literal["attempt_ended"]]
     attempt: int
     attempts: int
     ending: str | None = None
@@ -44,6 +52,7 @@ class AttemptEnded(EffectEnded):
 class PromotionBegan(EffectBegan):
     """An agent has chosen an attempt: its variables and files replace the session's."""
 
+    type: ClassVar[Literal["promotion_began"]]
     attempt: int
 
 
@@ -51,5 +60,6 @@ class PromotionBegan(EffectBegan):
 class PromotionEnded(EffectEnded):
     """The other attempts are dropped; ``loss`` is the reason if variables and files are lost."""
 
+    type: ClassVar[Literal["promotion_ended"]]
     attempt: int
     loss: str | None = None

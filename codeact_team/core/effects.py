@@ -6,6 +6,9 @@ observe an effect, record it, count it, answer it or refuse it; without one the 
 :data:`Listener` receives every :class:`Event` as it happens.
 """
 
+# the name of a class says which of the types it has
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import logging
@@ -18,7 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import LLMMessage
@@ -96,6 +99,7 @@ class OtherEffectBegan(EffectBegan):
         request: The request.
     """
 
+    type: ClassVar[Literal["other_effect_began"]]
     kind: str
     request: JsonValue = None
 
@@ -104,6 +108,7 @@ class OtherEffectBegan(EffectBegan):
 class OtherEffectEnded(EffectEnded):
     """An effect of a kind without a class of its own has ended; ``error`` says why it has no outcome."""
 
+    type: ClassVar[Literal["other_effect_ended"]]
     kind: str
     outcome: JsonValue = None
     error: str | None = None
@@ -118,6 +123,7 @@ class OtherEvent(Event):
         data: All of an event of an unknown type; of any other entry, the fields that are not known.
     """
 
+    type: ClassVar[Literal["other_event"]]
     name: str
     data: dict[str, JsonValue]
 
@@ -132,6 +138,7 @@ class ListenerFailed(Event):
         essential: Whether it must not miss anything: then the run stops before the next effect.
     """
 
+    type: ClassVar[Literal["listener_failed"]]
     listener: str
     error: str
     essential: bool
@@ -388,7 +395,7 @@ def error_text(error: BaseException | None) -> str | None:
 Perform = Callable[[], Awaitable[Any]]
 Interceptor = Callable[[Effect[Any], Perform], Awaitable[Any]]
 """Receives an effect and the function that performs it, and returns the outcome."""
-Listener = Callable[[Event], None]
+Listener = Callable[[Any], None]
 """Receives events. It must not block."""
 
 

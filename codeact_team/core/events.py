@@ -6,12 +6,15 @@ the turns of agents, a turn holds its model calls and blocks, a block the calls 
 A field that holds text of a model or of code holds hostile data.
 """
 
+# the name of a class says which of the types it has
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -33,6 +36,10 @@ from codeact_team.core.effects import (
     EffectBegan,
     EffectEnded,
     Event,
+    ListenerFailed,
+    OtherEffectBegan,
+    OtherEffectEnded,
+    OtherEvent,
     SpanEvent,
     current_dispatcher,
 )
@@ -44,6 +51,18 @@ from codeact_team.core.execution import (
 )
 from codeact_team.core.process_events import ProcessBegan as ProcessBegan
 from codeact_team.core.process_events import ProcessEnded as ProcessEnded
+from codeact_team.core.sandbox_events import BlocksRepeated as BlocksRepeated
+from codeact_team.core.sandbox_events import BlocksRepeating as BlocksRepeating
+from codeact_team.core.sandbox_events import ChangedRequest as ChangedRequest
+from codeact_team.core.sandbox_events import DescriptionBegan as DescriptionBegan
+from codeact_team.core.sandbox_events import DescriptionEnded as DescriptionEnded
+from codeact_team.core.sandbox_events import FilesPutBack as FilesPutBack
+from codeact_team.core.sandbox_events import Replayed as Replayed
+from codeact_team.core.sandbox_events import SandboxLost as SandboxLost
+from codeact_team.core.sandbox_events import SandboxPreparing as SandboxPreparing
+from codeact_team.core.sandbox_events import SandboxStarted as SandboxStarted
+from codeact_team.core.sandbox_events import SandboxStarting as SandboxStarting
+from codeact_team.core.sandbox_events import SandboxStopped as SandboxStopped
 from codeact_team.text.magics import shell_in
 
 VERSION = 4
@@ -61,6 +80,7 @@ class AgentEvent(Event):
 class Opened(Event):
     """A team is loaded. ``relaxations`` lists its sandboxes' relaxations, ``workspaces`` the host directories of its code."""
 
+    type: ClassVar[Literal["opened"]]
     relaxations: Sequence[str] = ()
     workspaces: Sequence[str] = ()
 
@@ -75,6 +95,7 @@ class RunBegan(Event):
         options: The options of the command that `resume` needs again.
     """
 
+    type: ClassVar[Literal["run_began"]]
     span: int
     task: str
     bypassing_parts: Sequence[str] = ()
@@ -92,6 +113,7 @@ class RunResumed(Event):
         seconds: Wall-clock time that these have taken before.
     """
 
+    type: ClassVar[Literal["run_resumed"]]
     record: str
     answered: dict[str, int]
     repeated: int
@@ -122,6 +144,7 @@ class OpenQuestion:
 class RunParked(Event):
     """A run ends and waits for answers: ``codeact-team answer RECORD``, then ``codeact-team resume RECORD``."""
 
+    type: ClassVar[Literal["run_parked"]]
     record: str
     questions: Sequence[OpenQuestion]
 
@@ -130,6 +153,7 @@ class RunParked(Event):
 class RunEnded(Event):
     """A run has ended; ``error`` is what broke it off."""
 
+    type: ClassVar[Literal["run_ended"]]
     span: int
     error: str | None = None
 
@@ -138,11 +162,14 @@ class RunEnded(Event):
 class TurnBegan(SpanEvent):
     """An agent begins its turn."""
 
+    type: ClassVar[Literal["turn_began"]]
+
 
 @dataclass(kw_only=True)
 class TurnEnded(SpanEvent):
     """An agent has ended its turn; ``error`` is what broke it off."""
 
+    type: ClassVar[Literal["turn_ended"]]
     error: str | None = None
 
 
@@ -150,6 +177,7 @@ class TurnEnded(SpanEvent):
 class ModelCallBegan(EffectBegan):
     """A model is asked; ``client`` is the class of the client that does it."""
 
+    type: ClassVar[Literal["model_call_began"]]
     model: str
     client: str = ""
 
@@ -166,6 +194,7 @@ class ModelCallEnded(EffectEnded):
         first_piece: Seconds until its first words, if it is streamed.
     """
 
+    type: ClassVar[Literal["model_call_ended"]]
     model: str
     usage: RequestUsage | None = None
     is_estimated: bool = False
@@ -179,6 +208,7 @@ class ModelCallEnded(EffectEnded):
 class ModelCallPutOff(Event):
     """A model's server cannot answer the call with the span ``parent``, for ``reason``, and is asked again in ``seconds``."""
 
+    type: ClassVar[Literal["model_call_put_off"]]
     reason: str
     seconds: float
 
@@ -187,6 +217,7 @@ class ModelCallPutOff(Event):
 class Words(AgentEvent):
     """A piece of a model's text; ``message_id`` is the id of the message with the whole text."""
 
+    type: ClassVar[Literal["words"]]
     text: str
     message_id: str | None = None
 
@@ -214,6 +245,7 @@ class BlockBegan(EffectBegan):
         of_program: Whether no agent runs them, but a program in its sandbox.
     """
 
+    type: ClassVar[Literal["block_began"]]
     blocks: Sequence[Code]
     timeout: float | None = None
     of_program: bool = False
@@ -223,6 +255,7 @@ class BlockBegan(EffectBegan):
 class Output(AgentEvent):
     """A piece of the output of code; ``message_id`` is the id of the message with the whole output."""
 
+    type: ClassVar[Literal["output"]]
     text: str
     message_id: str | None = None
 
@@ -237,6 +270,7 @@ class BlockEnded(EffectEnded):
         message_id: The id of the message with the result, if there is one.
     """
 
+    type: ClassVar[Literal["block_ended"]]
     exit_code: int | None = None
     outcome: Outcome | None = None
     output: str = ""
@@ -259,6 +293,7 @@ class BlockEnded(EffectEnded):
 class ArtifactKept(AgentEvent):
     """A picture that code has shown is a file of the workspace now; ``path`` is where on this machine, if it lasts."""
 
+    type: ClassVar[Literal["artifact_kept"]]
     file: str
     path: str | None
     artifact: ArtifactReference
@@ -268,6 +303,7 @@ class ArtifactKept(AgentEvent):
 class ToolCallBegan(EffectBegan):
     """A tool of the host is called; ``arguments`` is JSON, cut if it is long. One that ``is_repeatable`` may be called twice."""
 
+    type: ClassVar[Literal["tool_call_began"]]
     name: str
     arguments: str
     is_repeatable: bool = False
@@ -277,6 +313,7 @@ class ToolCallBegan(EffectBegan):
 class ToolCallEnded(EffectEnded):
     """The call of a tool has ended; ``error`` is for the code, and ``seconds`` include the wait for an approval."""
 
+    type: ClassVar[Literal["tool_call_ended"]]
     name: str
     outcome: CallOutcome
     error: str = ""
@@ -287,6 +324,7 @@ class ToolCallEnded(EffectEnded):
 class ToolListingBegan(EffectBegan):
     """Workbenches, such as MCP servers, are asked for their tools; ``of`` has the names of the workbenches."""
 
+    type: ClassVar[Literal["tool_listing_began"]]
     of: Sequence[str]
 
 
@@ -294,6 +332,7 @@ class ToolListingBegan(EffectBegan):
 class ToolListingEnded(EffectEnded):
     """Workbenches have answered, or failed to."""
 
+    type: ClassVar[Literal["tool_listing_ended"]]
     of: Sequence[str]
 
 
@@ -301,6 +340,7 @@ class ToolListingEnded(EffectEnded):
 class QuestionAsked(EffectBegan):
     """A person is asked; ``text`` is the question, fit to be shown."""
 
+    type: ClassVar[Literal["question_asked"]]
     text: str
 
 
@@ -308,6 +348,7 @@ class QuestionAsked(EffectBegan):
 class QuestionAnswered(EffectEnded):
     """A person has answered; ``text`` is empty where none did, and ``error`` says why none could."""
 
+    type: ClassVar[Literal["question_answered"]]
     text: str = ""
     error: str | None = None
 
@@ -316,11 +357,14 @@ class QuestionAnswered(EffectEnded):
 class ClockReadingBegan(EffectBegan):
     """An agent, or a team with a budget, begins to read the clock, to compare it with a limit."""
 
+    type: ClassVar[Literal["clock_reading_began"]]
+
 
 @dataclass(kw_only=True)
 class ClockReadingEnded(EffectEnded):
     """The clock was read: whether the time of an agent is over, or the seconds that a team has worked."""
 
+    type: ClassVar[Literal["clock_reading_ended"]]
     over: bool | None = None
     seconds: float | None = None
 
@@ -339,6 +383,7 @@ class BudgetSpent(Event):
         used_up: Why it may spend no more, in words.
     """
 
+    type: ClassVar[Literal["budget_spent"]]
     spent: dict[str, int | float]
     left: dict[str, int | float]
     currency: str | None = None
@@ -358,6 +403,7 @@ class Approval(AgentEvent):
         seconds: How long the answer of a person took.
     """
 
+    type: ClassVar[Literal["approval"]]
     what: str
     name: str
     allowed: bool
@@ -370,6 +416,7 @@ class Approval(AgentEvent):
 class Decision(AgentEvent):
     """A model has decided whether code that failed is worth another attempt."""
 
+    type: ClassVar[Literal["decision"]]
     retry: bool
     reason: str
 
@@ -378,138 +425,12 @@ class Decision(AgentEvent):
 class Judged(AgentEvent):
     """A model has judged the work; ``answer`` is its answer to the task if it accepts the work of others."""
 
+    type: ClassVar[Literal["judged"]]
     accepted: bool
     problems: Sequence[str] = ()
     next_step: str = ""
     answer: str = ""
     message_id: str | None = None
-
-
-@dataclass(kw_only=True)
-class SandboxStarting(Event):
-    """A sandbox, or the interpreter in it, starts; ``sandbox`` names its executor."""
-
-    sandbox: str
-
-
-@dataclass(kw_only=True)
-class SandboxPreparing(Event):
-    """Something is got before a sandbox starts, such as an image or packages; ``doing`` says it in words."""
-
-    sandbox: str
-    doing: str
-
-
-@dataclass(kw_only=True)
-class SandboxStarted(Event):
-    """A sandbox is ready.
-
-    Attributes:
-        packages: The versions, by name, of the packages that were installed for it.
-        image: The digest of the image of its container.
-        python: The version of its Python, if no image determines it.
-        view: How Linux confines its processes: "in namespaces" or "without namespaces", if they are those of this machine.
-        place: The path of its executor in the config; empty if no config has it.
-    """
-
-    sandbox: str
-    packages: Mapping[str, str] = field(default_factory=dict[str, str])
-    image: str | None = None
-    python: str | None = None
-    view: str | None = None
-    place: str = ""
-
-
-@dataclass(kw_only=True)
-class DescriptionBegan(EffectBegan):
-    """A sandbox is asked for a description of itself, for a model: its Python, packages, network, and files."""
-
-
-@dataclass(kw_only=True)
-class DescriptionEnded(EffectEnded):
-    """A sandbox has described itself; a model reads ``text``."""
-
-    text: str
-
-
-@dataclass(kw_only=True)
-class SandboxLost(Event):
-    """A sandbox, or the interpreter in it, is lost with its state; ``place`` as of :class:`SandboxStarted`."""
-
-    sandbox: str
-    reason: str
-    place: str = ""
-
-
-@dataclass(kw_only=True)
-class FilesPutBack(Event):
-    """On resume, files of a workspace were restored to their state before the interrupted code; hostile paths."""
-
-    workspace: str
-    files: Sequence[str]
-
-
-@dataclass(kw_only=True)
-class BlocksRepeating(SpanEvent):
-    """On resume, so many blocks begin to run again, to restore their variables. What belongs to this span has happened before."""
-
-    place: str
-    blocks: int
-
-
-@dataclass(kw_only=True)
-class BlocksRepeated(SpanEvent):
-    """On resume, code has run again to restore its variables.
-
-    Attributes:
-        place: The path of its executor in the config.
-        blocks: How many blocks have run.
-        differing: How many blocks had another result than before; agents use the recorded one.
-        difference: The first difference as a unified diff; hostile data.
-    """
-
-    place: str
-    blocks: int
-    differing: int
-    difference: str | None = None
-
-
-@dataclass(frozen=True)
-class ChangedRequest:
-    """The number of an agent's effects of one kind whose requests differ from the recorded ones."""
-
-    agent: str
-    kind: str
-    times: int
-
-
-@dataclass(kw_only=True)
-class Replayed(Event):
-    """A recorded run has run once more, without its models and tools.
-
-    Attributes:
-        blocks: How many calls of code had the same result.
-        answered: How many requests its journal has answered.
-        changed: Requests that differ, such as a prompt in other words.
-        difference: What else differs, as a diff, or ``None``; hostile data.
-        block: The call of code that differs, counted from 1; ``None`` for anything else.
-        is_whole: Whether it has reached its end.
-    """
-
-    record: str
-    blocks: int
-    answered: int
-    changed: Sequence[ChangedRequest]
-    difference: str | None
-    is_whole: bool
-    block: int | None = None
-
-
-@dataclass(kw_only=True)
-class SandboxStopped(Event):
-    """A sandbox was stopped by its owner."""
-
-    sandbox: str
 
 
 def _load_message(data: object) -> BaseChatMessage | BaseAgentEvent:
@@ -535,7 +456,64 @@ class MessageSent(Event, type="message"):
             it are bytes here, and references in the lines of the command.
     """
 
+    type: ClassVar[Literal["message"]]
     message: Message
+
+
+AnyEvent: TypeAlias = (
+    Opened
+    | RunBegan
+    | RunResumed
+    | RunParked
+    | RunEnded
+    | TurnBegan
+    | TurnEnded
+    | ModelCallBegan
+    | ModelCallEnded
+    | ModelCallPutOff
+    | Words
+    | BlockBegan
+    | Output
+    | BlockEnded
+    | ArtifactKept
+    | ToolCallBegan
+    | ToolCallEnded
+    | ToolListingBegan
+    | ToolListingEnded
+    | QuestionAsked
+    | QuestionAnswered
+    | ClockReadingBegan
+    | ClockReadingEnded
+    | BudgetSpent
+    | Approval
+    | Decision
+    | Judged
+    | SandboxStarting
+    | SandboxPreparing
+    | SandboxStarted
+    | DescriptionBegan
+    | DescriptionEnded
+    | SandboxLost
+    | FilesPutBack
+    | BlocksRepeated
+    | BlocksRepeating
+    | Replayed
+    | SandboxStopped
+    | MessageSent
+    | ForkBegan
+    | ForkEnded
+    | AttemptBegan
+    | AttemptEnded
+    | PromotionBegan
+    | PromotionEnded
+    | ProcessBegan
+    | ProcessEnded
+    | OtherEffectBegan
+    | OtherEffectEnded
+    | OtherEvent
+    | ListenerFailed
+)
+"""The events of this package in a run. By ``event.type`` a type checker knows the class."""
 
 
 def emit_piece(piece: Words | Output, dispatcher: Dispatcher | None) -> None:

@@ -1,9 +1,13 @@
 """The events of processes that a program runs in a sandbox; a part of :mod:`codeact_team.core.events`."""
 
+# the name of a class says which of the types it has
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from codeact_team.core.effects import EffectBegan, EffectEnded
 
@@ -20,6 +24,7 @@ class ProcessBegan(EffectBegan):
         input_size: The number of bytes that it reads from stdin, if that is known.
     """
 
+    type: ClassVar[Literal["process_began"]]
     argv: Sequence[str]
     cwd: str | None = None
     is_job: bool = False
@@ -37,6 +42,7 @@ class ProcessEnded(EffectEnded):
         error: Why it could not start, was ended, or its end is not known.
     """
 
+    type: ClassVar[Literal["process_ended"]]
     returncode: int | None = None
     limit: str | None = None
     error: str | None = None

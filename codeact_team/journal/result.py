@@ -1,5 +1,8 @@
 """The result of a run: its ending, its costs, and its failures in words."""
 
+# the name of a class says which of the types it has
+# pyright: reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import json
@@ -9,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from signal import Signals
+from typing import ClassVar, Literal
 
 from autogen_core.models import RequestUsage
 
@@ -270,6 +274,7 @@ class RunResult(Event, type="result"):
         files_due: How many files could not be copied to where they were wanted, or are lost.
     """
 
+    type: ClassVar[Literal["result"]]
     ending: RunEnding
     usage: RequestUsage
     messages: int

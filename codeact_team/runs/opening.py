@@ -15,6 +15,7 @@ from typing import Any, cast
 from autogen_agentchat.base import ChatAgent, TaskResult, Team
 from autogen_agentchat.messages import BaseChatMessage
 from autogen_core import CancellationToken
+from typing_extensions import TypeVar
 
 from codeact_team.config.document import ConfigSource
 from codeact_team.config.loading import read_config
@@ -26,7 +27,7 @@ from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
 from codeact_team.core.settings import suggests
 from codeact_team.core.wrapper import Wrapper
-from codeact_team.errors import JournalError
+from codeact_team.errors import ConfigError, JournalError
 from codeact_team.journal.blobs import DEFAULT_MIB
 from codeact_team.journal.result import RunEnding
 from codeact_team.journal.run_directory import RunDirectory
@@ -38,6 +39,7 @@ from codeact_team.telemetry.spans import traced
 
 logger = logging.getLogger(__name__)
 
+TeamT = TypeVar("TeamT", bound=Team | ChatAgent, default=Team | ChatAgent)
 _Task = str | BaseChatMessage | Sequence[BaseChatMessage] | None
 
 
@@ -51,7 +53,8 @@ async def open_team(
     record: str | os.PathLike[str] | None = None,
     record_mib: int | None = DEFAULT_MIB,
     sync: bool = False,
-) -> AsyncGenerator[Team | ChatAgent]:
+    kind: type[TeamT] | None = None,
+) -> AsyncGenerator[TeamT]:
     """Load a team, or a single agent, for the length of an ``async with``.
 
     At the end, everything that it started is stopped, and its model clients are closed.
@@ -76,9 +79,11 @@ async def open_team(
         record_mib: The most MiB of the run that are recorded; ``None`` for any number. When they are used up, the run
             continues, but cannot be resumed.
         sync: Whether the record survives a power cut.
+        kind: The class of the team or the agent, such as :class:`CodeActAgent`, for a program that needs more of it than AutoGen's
+            interface. Default: any.
 
     Raises:
-        ConfigError: If anything is wrong with the config, or it is neither a team nor an agent.
+        ConfigError: If anything is wrong with the config, or it is neither a team nor an agent, or not of that kind.
         SandboxError: If the team needs what this machine does not have.
         JournalError: If the run cannot be recorded there, or not be resumed.
     """
@@ -86,7 +91,7 @@ async def open_team(
         config = read_config(source, overrides=overrides, policy=policy)
         with traced(*span_settings(config, source)):
             async with Scope() as scope:
-                team = make_runnable(config)
+                team = _of_kind(make_runnable(config), kind)
                 await make_ready(scope)
                 await scope.started()
                 yield team
@@ -101,7 +106,13 @@ async def open_team(
         of_program=True,
     )
     async with opened_team(run) as team:
-        yield team
+        yield _of_kind(team, kind)
+
+
+def _of_kind(team: Team | ChatAgent, kind: type[TeamT] | None) -> TeamT:
+    if kind is not None and not isinstance(team, kind):
+        raise ConfigError(f"it is a {type(team).__name__}, and a {kind.__name__} is expected")
+    return cast("TeamT", team)
 
 
 @asynccontextmanager

@@ -11,9 +11,12 @@ from contextlib import (
     nullcontext,
 )
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+from typing_extensions import Unpack
 
 from codeact_team.errors import SettingError
+from codeact_team.standalone.settings import CommonSettings, ConfinedSettings, DockerSettings
 
 if TYPE_CHECKING:
     from codeact_team.executors.session import InterpreterCodeExecutor
@@ -27,7 +30,21 @@ Recording: TypeAlias = Callable[[], AbstractAsyncContextManager[Within]]
 """Records what is done with a sandbox; gives what is entered for each thing."""
 
 
-def open_sandbox(kind: Literal["docker", "confined"], **settings: Any) -> SandboxOpening:
+@overload
+def open_sandbox(kind: Literal["confined"], **settings: Unpack[ConfinedSettings]) -> SandboxOpening: ...
+
+
+@overload
+def open_sandbox(kind: Literal["docker"], **settings: Unpack[DockerSettings]) -> SandboxOpening: ...
+
+
+@overload
+def open_sandbox(
+    kind: Literal["docker", "confined"], **settings: Unpack[CommonSettings]
+) -> SandboxOpening: ...
+
+
+def open_sandbox(kind: str, **settings: Any) -> SandboxOpening:
     """A sandbox for a program of any kind, opened by ``async with`` or by ``with``.
 
     It needs no agent and no model. Python code runs in an interpreter whose variables live on, and programs run at the same time.

@@ -25,6 +25,7 @@ from codeact_team.agents.codeact.reply import Handoffs, OutputSchema
 from codeact_team.agents.codeact.run import CodeActRun
 from codeact_team.agents.messages import describe_for_turn, model_messages
 from codeact_team.agents.turn import YieldItem
+from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.core.settings import takes_settings
 from codeact_team.models.clients import wrap_client
@@ -83,6 +84,11 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
         )
         for function in self._functions:
             self._loop.executor.add_setup(function.setup)
+
+    @property
+    def code_executor(self) -> SessionCodeExecutor:
+        """The executor, in whose sandbox a program may run processes of its own."""
+        return self._loop.executor
 
     @property
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
