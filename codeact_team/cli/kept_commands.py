@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from codeact_team.cli.options import RUNS, Json, Run, RunDir, reported
+from codeact_team.cli.options import RUNS, Json, Run, RunDir, reported, run_names
 
 
 def answer(
@@ -25,10 +25,14 @@ def answer(
             "-n", "--question", metavar="N", help="The number of the question, if several are open."
         ),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Give this answer to all open questions.")] = False,
     run_dir: RunDir = RUNS,
     as_json: Json = False,
 ) -> None:
     """Answer a question for which a run was parked, so that resume goes on with it. Without ANSWER, show the question.
+
+    Calls that code makes side by side are asked about together. Of calls in a loop, each is asked about once the one
+    before is made, as it may depend on that: resume on a terminal asks you in turn, and always allows the tool from then on.
 
     Exit codes: 0, and 2 if the run waits for no such answer.
     """
@@ -37,7 +41,9 @@ def answer(
         from codeact_team.journal.run_directory import find_run
 
         raise typer.Exit(
-            answer_command(screen, find_run(run, run_dir), words or (), question, as_json=as_json)
+            answer_command(
+                screen, find_run(run, run_dir), words or (), question, every=every, as_json=as_json
+            )
         )
 
 
@@ -121,6 +127,7 @@ def export(
         typer.Argument(
             metavar="RUN... FILE",
             help="Ids of runs, or the beginnings of ids; last for the last run; or their directories. Then the file to write.",
+            autocompletion=run_names,
         ),
     ],
     run_dir: RunDir = RUNS,

@@ -36,6 +36,14 @@ def config_names(incomplete: str) -> list[str]:
     return [*template_names(incomplete), *sorted([*glob(f"{begun}*/"), *files])]
 
 
+def run_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids of the runs that are kept, `last`, and the folders whose names begin so."""
+    runs = Path(context.params.get("run_dir") or RUNS)
+    names = [*sorted((file.parent.name for file in runs.glob("*/run.json")), reverse=True), "last"]
+    folders = glob(f"{escape(incomplete)}*/") if "/" in incomplete else []
+    return [*(name for name in names if name.startswith(incomplete)), *sorted(folders)]
+
+
 Config = Annotated[
     str,
     typer.Argument(
@@ -47,7 +55,9 @@ Config = Annotated[
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="Its id, the beginning of that, `last`, or the path of its directory."
+        metavar="RUN",
+        help="Its id, the beginning of that, `last`, or the path of its directory.",
+        autocompletion=run_names,
     ),
 ]
 Overrides = Annotated[
@@ -91,6 +101,7 @@ ContinueIn = Annotated[
         "--continue-in",
         metavar="RUN",
         help="Begin with copies of the files that an earlier run has left in its workspace.",
+        autocompletion=run_names,
     ),
 ]
 Timeout = Annotated[

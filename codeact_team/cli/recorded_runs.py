@@ -55,20 +55,28 @@ _STYLES = {
 
 
 def answer_command(
-    screen: Screen, directory: RunDirectory, words: Sequence[str], number: int | None, *, as_json: bool
+    screen: Screen,
+    directory: RunDirectory,
+    words: Sequence[str],
+    number: int | None,
+    *,
+    every: bool,
+    as_json: bool,
 ) -> int:
-    """Answer a question of a parked run, or show the open ones where there are no ``words``; the exit code."""
+    """Answer a question of a parked run, or ``every`` one; show the open ones where there are no ``words``. The exit code."""
     run = ParkedRun(directory)
+    if every and number is not None:
+        raise SettingError("--all answers every question: leave --question out")
     if words:
         text = " ".join(words)
         if text == "-":
             text = decode(sys.stdin.buffer.read(), "the answer from standard input").removesuffix("\n")
-        question = run.answer(text, number)
-        if as_json:
-            still_open = [each.n for each in run.open]
-            print_json({"answered": question.n, "key": question.key, "open": still_open})
-        else:
-            screen.text(f"✓ question {question.n} of {question.agent} is answered", "green")
+        for one in run.answerable if every else [number]:
+            question = run.answer(text, one)
+            if as_json:
+                print_json({"answered": question.n, "key": question.key, "open": [*run.numbers]})
+            else:
+                screen.text(f"✓ question {question.n} of {question.agent} is answered", "green")
     else:
         for question in run.open if number is None else [run.question(number)]:
             if as_json:
@@ -97,17 +105,17 @@ def _print_question(screen: Screen, question: OpenQuestion, directory: RunDirect
 
 def _next_step(run: ParkedRun, directory: RunDirectory) -> str:
     path = directory.path
-    answerable = [question for question in run.open if not question.is_lost]
-    if not answerable:
+    if not run.answerable:
         recorded = RecordedRun(directory)
         if recorded.about.is_of_program:
             return f"{recorded.about.starting_again}, and it goes on"
         return f"the run goes on by: {command('resume', str(path), *options_of(recorded))}"
     ways = "yes, no (a reason may follow) or always"
-    if all(question.kind != AskedQuestion.kind for question in answerable):
+    if all(run.question(number).kind != AskedQuestion.kind for number in run.answerable):
         ways = "a text, or - to read it from standard input"
-    which = ("--question", str(answerable[0].n)) if run.open[1:] else ()
-    return f"to answer: {command('answer', str(path), *which)} ANSWER, which is {ways}"
+    which = ("--question", str(run.answerable[0])) if run.open[1:] else ()
+    together = "; --all in place of --question answers all" if run.answerable[1:] else ""
+    return f"to answer: {command('answer', str(path), *which)} ANSWER, which is {ways}{together}"
 
 
 def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bool) -> int:

@@ -177,6 +177,11 @@ class ParkedRun:
         """Those of the questions without an answer."""
         return [question.n for question in self.open]
 
+    @property
+    def answerable(self) -> Sequence[int]:
+        """The numbers of those that an answer still reaches."""
+        return [question.n for question in self.open if not question.is_lost]
+
     def answer(self, text: str, number: int | None = None) -> OpenQuestion:
         """Answer a question, once and for all. It is another one if it is asked again.
 

@@ -126,14 +126,22 @@ def test_a_wrong_command_line_says_so_and_exits_with_2(arguments: list[str], sai
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
+        ("codeact-team show 2026", ["20261129-2", "20261129-1"]),
+        ("codeact-team export --run-dir elsewhere l", ["last"]),
         ("codeact-team run quick", ["quickstart-codeact", "quickstart"]),
         ("codeact-team chat te", ["team-confined", "team", "team.yaml", "teams/"]),
         ("codeact-team validate teams/", ["teams/mine.json"]),
         ("codeact-team init --template quick", ["quickstart-codeact", "quickstart"]),
     ],
 )
-def test_a_shell_completes_the_names_of_configs_and_files(tmp_path: Path, words: str, offered: list[str]):
+def test_a_shell_completes_the_names_of_configs_files_and_runs(
+    tmp_path: Path, words: str, offered: list[str]
+):
     (tmp_path / "teams").mkdir()
+    for run in ("20261129-1", "20261129-2", "workspaces"):
+        (tmp_path / ".codeact-team" / "runs" / run).mkdir(parents=True)
+        if run != "workspaces":
+            (tmp_path / ".codeact-team" / "runs" / run / "run.json").touch()
     for file in ("team.yaml", "text.txt", "teams/mine.json"):
         (tmp_path / file).touch()
     place = str(len(words.split()) - 1)

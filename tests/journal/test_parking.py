@@ -258,6 +258,22 @@ def test_the_same_question_asked_again_is_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_questions_that_are_open_together_are_answered_by_one_command(tmp_path: Path) -> None:
+    blocks = saying(
+        "import asyncio\ntold = await asyncio.gather(*(tools.refund.aio(order=order) for order in 'AB'))\n"
+        "final_answer(f'{told}')"
+    )
+    with ScriptedServer.in_thread(blocks) as server:
+        case = Case(tmp_path, server, ASK_FOR_REFUNDS)
+        assert case.run("-q").returncode == PARKED
+        assert "ANSWER, which is yes, no (a reason may follow) or always; --all" in case.answer().stderr
+        assert "leave --question out" in case.answer("yes", "--all", "-n", "1").stderr
+        assert case.answer("yes", "--all").stdout.count("is answered") == 2
+        assert case.resume("-q").returncode == 0
+    assert sorted(case.effects) == ["refund A", "refund B"]
+
+
+@pytest.mark.long
 def test_an_answer_for_one_call_counts_more_than_a_grant_for_all(tmp_path: Path) -> None:
     blocks = saying(
         "import asyncio\ntold = await asyncio.gather(tools.refund.aio(order='A'), tools.refund.aio(order='B'), "
