@@ -110,6 +110,19 @@ def test_calls_of_code_that_is_rebuilt_are_shown_where_they_were_made_and_not_ag
     assert (tmp_path / "page.html").read_text().count("<code>tools.open_orders {}</code>") == 1
 
 
+def test_the_page_of_a_chat_shows_each_message_once_and_totals_of_the_whole(tmp_path: Path):
+    command = shop(tmp_path, LOOK, "Two are late.", "```python\nprint(len(late))\n```", "Two.")
+    entered = "Which are late?\n/run print(late)\nHow many?\n"
+    codeact_team(*command, cwd=tmp_path, stdin=entered, PYTHONPATH=str(tmp_path))
+    codeact_team("show", "last", "--html", "page.html", cwd=tmp_path)
+    body = (tmp_path / "page.html").read_text().partition("<main>")[2]
+    assert [body.count(text) for text in ("Which are late?", "/run print(late)", "How many?")] == [1, 1, 1]
+    head = (tmp_path / "page.html").read_text().partition("<main>")[0]
+    for name, value in (("Messages", 8), ("Steps", 3)):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in head
+    assert "No end is recorded" not in body
+
+
 def test_undo_names_what_stays_done_and_asks_before_it_goes_below_that(tmp_path: Path):
     code = "late = [17]\nopen('log.txt', 'w').close()\nprint(tools.refund(17, euros=12.5))"
     command = shop(

@@ -73,6 +73,8 @@ class _Story(PromotedListener):
 
     Attributes:
         result: Of the last run that has ended.
+        messages: Of all tasks that have ended.
+        seconds: The wall-clock time of these.
     """
 
     def __init__(self, file: TextIO, items: Template, artifact: Bytes, nonce: str) -> None:
@@ -101,12 +103,20 @@ class _Story(PromotedListener):
         self._judged: str | None = None
         """The id of the message that repeats the last verdict."""
         self.result: RunResult | None = None
+        self.messages = 0
+        self.seconds = 0.0
+        self._is_at_work: bool | None = None
+        """Whether a task has begun and not ended; ``None`` before the first."""
+        self._entered = ""
+        """What a person has entered in a chat, until it is known whether it is a task, which is told by itself."""
 
     def hear(self, event: Event) -> None:
         """Write an event."""
+        self._tell_entered(event)
         match event:
             case RunBegan():
                 self._section(None)
+                self._is_at_work = True
                 self._task, self.result = event.task, None
                 self._file.write(self._items.task(event))
             case ModelCallBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked() | OtherEffectBegan():
@@ -122,22 +132,42 @@ class _Story(PromotedListener):
             case Decision() | Judged():
                 self._decided(event)
             case RunResult():
-                self.close()
-                self.result = event
-                self._file.write(self._items.ending(event))
+                self._end(event)
             case _:
                 self._beside(event)
+
+    def _end(self, result: RunResult) -> None:
+        self.close()
+        self.result = result
+        if self._is_at_work is False:
+            # a chat has ended, each of whose tasks has a result of its own
+            return
+        self._is_at_work = False
+        self.messages += result.messages
+        self.seconds += result.seconds
+        self._file.write(self._items.ending(result))
+
+    def _tell_entered(self, event: Event) -> None:
+        entered, self._entered = self._entered, ""
+        if entered and not isinstance(event, RunBegan):
+            self._section(None)
+            self._file.write(self._items.entered(entered))
 
     def close(self) -> None:
         """Tell what has not ended, and end the last section."""
         for began in self._under_way.values():
+            if _is_of_chat(began):
+                # a chat may end at any time
+                continue
             self._tell(began.agent, "unfinished", began)
         self._under_way.clear()
         self._section(None)
 
     def _effect(self, event: EffectEnded) -> None:
         began = self._under_way.pop(event.span, None)
-        if began is not None:
+        if _is_of_chat(began):
+            self._entered = event.text if isinstance(event, QuestionAnswered) else ""
+        elif began is not None:
             self._tell(event.agent, event.type, began, event)
 
     def _block(self, event: BlockBegan | BlockEnded) -> None:
@@ -226,6 +256,11 @@ class _Story(PromotedListener):
         self._speaker, self._length = speaker, 0
 
 
+def _is_of_chat(began: _Began | None) -> bool:
+    """Whether a person is asked for the next input of a chat, which is no question in words."""
+    return isinstance(began, QuestionAsked) and not began.text
+
+
 _PIECE = 64 * 1024
 
 
@@ -252,7 +287,7 @@ def write_page(
         Exception: What reading ``events`` raises.
     """
     templates = environment()
-    costs = Costs()
+    costs = Costs(in_all=True)
     with TemporaryFile("w+", encoding="utf-8") as body:
         # what comes last in a run is first on its page
         nonce = token_hex()
@@ -269,6 +304,8 @@ def write_page(
             result=story.result,
             files=files_shown(story.result.files if story.result else (), artifact, story.shown),
             costs=costs,
+            messages=story.messages,
+            seconds=story.seconds,
             style=_style(),
             nonce=nonce,
             body=_pieces(body),
