@@ -325,7 +325,8 @@ class Lifecycle:
 
     def report_preparing(self, doing: str) -> None:
         """Report what takes its time, such as a copy of much data."""
-        logger.info("%s: %s", self._name, doing)
+        # in the words of the event, so that a screen prints it once
+        logger.info("%s", doing)
         emit(SandboxPreparing(sandbox=self._name, doing=doing), self._dispatcher)
 
     async def _dismiss(self) -> None:

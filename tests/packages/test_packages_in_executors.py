@@ -113,7 +113,7 @@ async def test_they_are_made_before_the_first_block_and_progress_is_told(
     assert any(
         isinstance(event, SandboxPreparing) and "getting shapes for" in event.doing for event in events
     )
-    assert "ConfinedSessionCodeExecutor: getting shapes for" in caplog.text
+    assert "getting shapes for" in caplog.text
     [layer] = layers.all()
     assert not layers.remove(layer)
     await executor.stop()
