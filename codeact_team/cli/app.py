@@ -44,6 +44,7 @@ _COMMANDS = {
         machine.schema: "Print the JSON Schema of configs, for editors.",
         machine.doctor: "Show what works on this machine, and what to do about the rest.",
         machine.packages: "List the Python packages that are kept for sandboxes.",
+        machine.clean: "Remove what is kept: packages, runs, the key, completion.",
         machine.help_: "Show a guide, such as `codeact-team help data`.",
     },
 }
@@ -67,7 +68,7 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(_name(command), short) for command, short in commands.items()])
 
     def get_params(self, ctx: Any) -> list[Any]:
-        params = super().get_params(ctx)
+        params: list[Any] = super().get_params(ctx)
         for param in params:
             # to read an option that is not given as None, Typer imports pydantic, which takes longer than all the rest
             if param.default is not None:

@@ -347,7 +347,7 @@ async def _tried(part: PlacedComponent, environ: Mapping[str, str]) -> Check | N
         try:
             client: ChatCompletionClient = await asyncio.to_thread(_made, part)
         except Exception as error:  # whatever a client raises, such as an ImportError
-            return Check("model", State.MISSING, f"the model client cannot be made: {describe_error(error)}")
+            return Check("client", State.MISSING, f"the model client cannot be made: {describe_error(error)}")
         await client.close()
         return None
     if not is_class_of_mcp(part.component):

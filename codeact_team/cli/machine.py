@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ from codeact_team.sandbox.docker.engine import at_engine
 logger = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
+_DAY = 24 * 60 * 60
 _MARKS = {State.WORKS: ("✓", "green"), State.LIMITED: ("!", "yellow"), State.MISSING: ("✗", "red")}
 _WIDTH = 12
 _QUICKSTART = "quickstart"
@@ -68,12 +70,16 @@ def _as_json(problem: ConfigError) -> dict[str, object]:
     return {"file": problem.file, "line": problem.line, "path": problem.path, "text": explain(problem)}
 
 
-def packages_command(screen: Screen, *, verify: bool, prune: bool, as_json: bool) -> int:
+def packages_command(
+    screen: Screen, *, verify: bool, prune: bool, older_than: float | None, as_json: bool
+) -> int:
     """Print the layers of packages, with what was asked for done to each, and return the exit code."""
     layers = Layers()
     code = 0
     screen.work()
     for layer in layers.all():
+        if older_than is not None and time.time() - layer.used < older_than * _DAY:
+            continue
         shown = layer.model_dump(mode="json")
         if verify and (changes := layers.changes(layer, thorough=True)):
             code = 1
@@ -90,15 +96,19 @@ def packages_command(screen: Screen, *, verify: bool, prune: bool, as_json: bool
         if prune:
             screen.text("  removed" if shown["removed"] else "  kept: a sandbox uses it", "dim")
     if prune:
-        layers.remove_unfinished()
-        try:
-            # the copies of an engine that does not see this machine's files
-            at_engine(remove_unused_volumes)
-        except EngineError as error:
-            # where none runs, none has any
-            logger.debug("no volumes pruned: %s", error)
+        remove_rest_of_packages(layers)
     screen.close()
     return code
+
+
+def remove_rest_of_packages(layers: Layers) -> None:
+    """Remove what belongs to no layer: unfinished ones, and copies of an engine that does not see this machine's files. Blocks."""
+    layers.remove_unfinished()
+    try:
+        at_engine(remove_unused_volumes)
+    except EngineError as error:
+        # where none runs, none has any
+        logger.debug("no volumes pruned: %s", error)
 
 
 def doctor_command(

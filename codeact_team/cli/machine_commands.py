@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from codeact_team.cli.options import (
+    RUNS,
     Allow,
     AllowUnsafe,
     BaseUrl,
     Json,
     Model,
     Overrides,
+    RunDir,
     changes_of,
     config_names,
     policy_of,
@@ -147,7 +150,14 @@ def packages(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every file, and report changes since it was made.")
     ] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove packages that no sandbox uses now.")] = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove the listed packages, except those that a sandbox uses now."),
+    ] = False,
+    older_than: Annotated[
+        float | None,
+        typer.Option(metavar="DAYS", min=0, help="List only packages that were not used for so many days."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the Python packages that this machine keeps for sandboxes.
@@ -157,4 +167,36 @@ def packages(
     with reported() as screen:
         from codeact_team.cli.machine import packages_command
 
-        raise typer.Exit(packages_command(screen, verify=verify, prune=prune, as_json=as_json))
+        code = packages_command(screen, verify=verify, prune=prune, older_than=older_than, as_json=as_json)
+        raise typer.Exit(code)
+
+
+class Kept(StrEnum):
+    """What ``clean`` removes."""
+
+    PACKAGES = "packages"
+    RUNS = "runs"
+    KEY = "key"
+    COMPLETION = "completion"
+
+
+def clean(
+    kinds: Annotated[
+        list[Kept] | None,
+        typer.Argument(metavar="[KIND]...", help="packages, runs, key or completion. Default: all."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    run_dir: RunDir = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Show what is kept on this machine and in this directory, and remove it if you want that. What is in use stays.
+
+    That is: packages for sandboxes, the runs of this directory with their workspaces, the key that tells which runs are
+    yours, and the completion of a shell. On a terminal you are asked. Elsewhere nothing is removed without --yes.
+    """
+    with reported() as screen:
+        from codeact_team.cli.cleaning import clean_command
+
+        code = clean_command(screen, run_dir, kinds or (), yes=yes, dry_run=dry_run, as_json=as_json)
+        raise typer.Exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ from codeact_team.errors import ConfigError, NotAllowedError, SandboxError, Sett
 from codeact_team.models.clients import wrap_client
 from codeact_team.tools.autogen_parts import wrap
 
+logger = logging.getLogger(__name__)
+
 
 def load_config(
     source: ConfigSource,
@@ -85,7 +88,8 @@ def validate_config(
 ) -> None:
     """Check a config without any side effect except the import of allowed modules.
 
-    Model clients, which need keys, are not made, nor is any component whose constructor does more than take its settings.
+    Of model clients, which need keys, only the packages are looked for that AutoGen's own need. A component whose constructor does
+    more than take its settings is not made.
 
     It has the arguments of :func:`load_config`.
 
@@ -247,6 +251,9 @@ _HARMLESS = (
 )
 """Modules whose components, except the unsafe ones, have no effect when they are made."""
 
+_CLIENTS = ("autogen_ext.models.azure.", "autogen_ext.models.openai.")
+"""Modules of clients that import some of their packages when they are made, which has no other effect."""
+
 _READY = f"{__name__}.ReadyPart"
 _REPLAY = "autogen_ext.models.replay.ReplayChatCompletionClient"
 
@@ -285,9 +292,12 @@ def _failures_in_trial(config: CheckedConfig) -> list[_Failure]:
     tried: list[PlacedComponent] = []
     untried: list[Path] = []
     replaced: list[Path] = []
+    lacking: list[_Failure] = []
     for part in config.parts:
         if any(is_in(part.path, outer) for outer in replaced):
             continue
+        if (error := _lacking(part, models[part.path])) is not None:
+            lacking.append((part, error))
         if (stand_in := _stand_in(part)) is not None:
             models[part.path].update(stand_in)
             replaced.append(part.path)
@@ -296,7 +306,22 @@ def _failures_in_trial(config: CheckedConfig) -> list[_Failure]:
         else:
             untried.append(part.path)
     # in a context of its own, since executors register with the open scope
-    return Context().run(_make, tried, models, config.policy, without=untried)[1]
+    return [*lacking, *Context().run(_make, tried, models, config.policy, without=untried)[1]]
+
+
+def _lacking(part: PlacedComponent, model: dict[str, Any]) -> ModuleNotFoundError | None:
+    """The error of a client of AutoGen's whose package is not installed, which only its constructor finds out."""
+    if not (
+        issubclass(part.component, ChatCompletionClient) and part.component.__module__.startswith(_CLIENTS)
+    ):
+        return None
+    try:
+        ComponentLoader.load_component(copy.deepcopy(model))
+    except ModuleNotFoundError as error:
+        return error
+    except Exception as error:  # such as a key that is missing, which others tell
+        logger.debug("%s is not made without a key: %s", part.component.__name__, type(error).__name__)
+    return None
 
 
 def _make(

@@ -336,3 +336,26 @@ def test_doctor_tries_servers_and_clients(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"✓ tools +MCP server .* has 1 tool\n", result.stdout)
     assert re.search(r"✗ tools +MCP server 'no-such-server' does not start: .*installed", result.stdout)
     assert SECRET not in result.stdout + result.stderr
+
+
+def test_a_client_of_autogen_that_lacks_its_package_is_found_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # where it is installed, too
+    monkeypatch.setitem(sys.modules, "azure", None)
+    monkeypatch.delitem(sys.modules, "autogen_ext.auth.azure", raising=False)
+    provider = "autogen_ext.models.openai.AzureOpenAIChatCompletionClient"
+    settings = {"model": "gpt-4o", "azure_endpoint": "http://nowhere.invalid", "api_key": SECRET}
+    settings |= {"azure_deployment": "d", "api_version": "2024-06-01"}
+    client = {"provider": provider, "config": settings}
+    agent = {"name": "helper", "description": "Talks.", "model_client": client}
+    agent |= {"reflect_on_tool_use": False, "tool_call_summary_format": "{result}"}
+    config = {"provider": "autogen_agentchat.agents.AssistantAgent", "config": agent}
+    (tmp_path / "azure.json").write_text(json.dumps(config))
+    for command in ("validate", "doctor"):
+        result = in_this_process(command, str(tmp_path / "azure.json"))
+        assert result.returncode == 2
+        said = result.stdout + result.stderr
+        assert "it needs the package 'azure', which is not installed" in said
+        assert "✓ model" not in said
+        assert SECRET not in said

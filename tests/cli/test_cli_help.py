@@ -58,7 +58,7 @@ def test_help_names_every_command_whole(tmp_path: Path):
     commands = lines[lines.index("Run:") :]
     for line in filter(None, commands):
         assert re.fullmatch(r"[A-Z][\w, ]+:|  \w+ +[A-Z].{10,68}\.", line), line
-    assert len(commands) == 15 + 3 + 2
+    assert len(commands) == 16 + 3 + 2
 
 
 def test_the_version_names_what_a_report_needs(tmp_path: Path):

@@ -132,6 +132,11 @@ class Layer(BaseModel):
     size: int
     stamp: str
 
+    @property
+    def used(self) -> float:
+        """When a sandbox has used it last, in seconds since the epoch. Blocks."""
+        return self.path.stat().st_mtime
+
     @contextmanager
     def held(self) -> Generator[None]:
         """A context in which the layer cannot be removed. Raises a ``FileNotFoundError`` if it just was."""
@@ -140,6 +145,7 @@ class Layer(BaseModel):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if not os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
                 raise FileNotFoundError(self.path)
+            os.utime(descriptor)
             yield
         finally:
             os.close(descriptor)
