@@ -10,7 +10,7 @@ from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
 from codeact_team.batch.alone import PatientCalls
-from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of, size_of
+from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of, size_of, spent
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
 from codeact_team.cli.run import ResumeHint
@@ -35,11 +35,13 @@ Begin = Callable[[Listener], Awaitable[int | None]]
 Reopen = Callable[[TeamChat], TeamChat]
 
 _FILES = "/files"
+_COST = "/cost"
 _SAVE = re.compile(r"/save\s+(?P<to>\S.*)")
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
     "/data": "give the code copies of files or directories, such as /data sales.xlsx",
     _FILES: "list the files that the code has made or changed",
+    _COST: "show what all messages have used of the models",
     "/save": "copy these files to a directory, such as /save results",
     UNDO: "undo the last message: its part of the conversation, and its changes of variables and files",
     RESET: "forget the conversation and the variables",
@@ -254,6 +256,9 @@ class _Chat:
         save = _SAVE.fullmatch(text)
         if text == _FILES or save is not None:
             await self._print_files(None if save is None else save["to"])
+            return True
+        if text == _COST:
+            self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing that is known")
             return True
         if is_for_team(text):
             return False

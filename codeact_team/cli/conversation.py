@@ -46,7 +46,7 @@ from codeact_team.core.events import (
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.journal.promoted import PromotedListener
-from codeact_team.journal.result import RunEnding, RunFile, RunResult
+from codeact_team.journal.result import Costs, RunEnding, RunFile, RunResult
 from codeact_team.models.verdicts import Verdict
 
 _UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
@@ -519,16 +519,20 @@ def _short(text: str) -> str:
 
 
 def _summary(result: RunResult) -> str:
-    parts = [counted(result.messages, "message")]
-    usage = result.usage
-    if tokens := usage.prompt_tokens + usage.completion_tokens:
-        told = tokens_in_words(tokens, is_estimated=result.is_estimated)
-        parts.append(f"{told} ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)")
-    if result.cost is not None:
-        parts.append(result.cost.to_text())
+    parts = [counted(result.messages, "message"), *spent(result)]
     # what a parked run waits for is printed last
     reasons = [] if result.ending is RunEnding.PARKED else _reasons(result)
     return " · ".join([*parts, f"{result.seconds:.1f} s", *reasons])
+
+
+def spent(used: RunResult | Costs) -> Iterator[str]:
+    """Yield the tokens that were used, and what they cost, as far as that is known."""
+    usage = used.usage
+    if tokens := usage.prompt_tokens + usage.completion_tokens:
+        told = tokens_in_words(tokens, is_estimated=used.is_estimated)
+        yield f"{told} ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)"
+    if used.cost is not None:
+        yield used.cost.to_text()
 
 
 def _tool_lines(result: RunResult) -> Iterator[str]:

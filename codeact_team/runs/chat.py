@@ -74,10 +74,12 @@ class TeamChat(TeamRun):
     Attributes:
         ended_in: The directory of the chat that has ended, if it is kept.
         last: The result of the last task.
+        spent: What all messages have cost, once it is open.
     """
 
     ended_in: RunDirectory | None = None
     last: RunResult | None = None
+    spent: Costs
     _seconds: float = 0.0
     """Seconds that the team has worked."""
     _inputs: int = 0
@@ -89,15 +91,15 @@ class TeamChat(TeamRun):
         Raises:
             CodeActTeamError: As :func:`codeact_team.open_team`.
         """
-        of_all = Costs(in_all=True)
-        self.dispatcher.listen(of_all)
+        self.spent = Costs(in_all=True)
+        self.dispatcher.listen(self.spent)
         with self.dispatcher:
             try:
                 async with self.opened_for_tasks(config := self.read()):
                     self.record(config, None, is_chat=True)
                     yield
             finally:
-                await self._end(of_all)
+                await self._end(self.spent)
 
     async def _end(self, of_all: Costs) -> None:
         recorder, before = self.recording.recorder, self.recording.last_result
