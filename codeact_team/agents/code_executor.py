@@ -54,7 +54,10 @@ _SYSTEM_MESSAGE = (
 
 
 class CodeExecutorAgentConfig(ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeExecutorAgent`."""
+    """Settings of :class:`~codeact_team.CodeExecutorAgent`.
+
+    It runs the code in the messages of others, or writes code itself, runs it and repairs it.
+    """
 
     code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
     """Where and how code runs."""

@@ -26,7 +26,10 @@ from codeact_team.text.quoting import as_data, make_inert
 
 
 class ReflectionAgentConfig(AgentConfig):
-    """Settings of :class:`ReflectionAgent`."""
+    """Settings of :class:`ReflectionAgent`.
+
+    It accepts the work of others, or sends it back with what is wrong.
+    """
 
     model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
     """The model that judges."""

@@ -72,8 +72,8 @@ class ConfinedEnvironment(Environment):
         return str(self.directory.path / file)
 
 
-class ConfinedCommandLineCodeExecutorConfig(ConfinedExecutorConfig, CommandLineConfig):
-    """Settings of :class:`ConfinedCommandLineCodeExecutor`."""
+class ConfinedCommandLineCodeExecutorConfig(ConfinedExecutorConfig, CommandLineConfig):  # noqa: D101 - editors show that of the class with these settings
+    pass
 
 
 class ConfinedCommandLineCodeExecutor(
@@ -98,8 +98,8 @@ class ConfinedCommandLineCodeExecutor(
         super().__init__(config, ConfinedEnvironment(config), ProcessPerBlock(config))
 
 
-class ConfinedSessionCodeExecutorConfig(ConfinedExecutorConfig, SessionConfig):
-    """Settings of :class:`ConfinedSessionCodeExecutor`."""
+class ConfinedSessionCodeExecutorConfig(ConfinedExecutorConfig, SessionConfig):  # noqa: D101 - editors show that of the class with these settings
+    pass
 
 
 class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSessionCodeExecutorConfig]):

@@ -162,9 +162,7 @@ class _DockerEnvironment(Environment):
         return str(self.directory.path / file) if shared else None
 
 
-class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfig):
-    """Settings of :class:`DockerCommandLineCodeExecutor`."""
-
+class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfig):  # noqa: D101 - editors show that of the class with these settings
     functions_module: str = "functions"
     """Name of the module that holds user-defined functions."""
 
@@ -245,8 +243,8 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
         return super()._to_config()
 
 
-class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):
-    """Settings of :class:`DockerSessionCodeExecutor`."""
+class DockerSessionCodeExecutorConfig(DockerExecutorConfig, SessionConfig):  # noqa: D101 - editors show that of the class with these settings
+    pass
 
 
 class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSessionCodeExecutorConfig]):

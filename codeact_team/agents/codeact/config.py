@@ -376,7 +376,10 @@ def render(system_message: str, functions: Sequence[GivenFunction], tools: str, 
 
 
 class CodeActAgentConfig(Limits, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeActAgent`."""
+    """Settings of :class:`~codeact_team.CodeActAgent`.
+
+    It solves a task by writing Python, running it in a persistent interpreter, and reading the result.
+    """
 
     model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
     """The model that writes code."""
