@@ -491,13 +491,7 @@ class AnswerOnly:
             # an error says what went wrong
             return
         if event.answer is None or not event.ending.is_success:
-            self._screen.notice("warning", " · ".join([label, *_reasons(event)]))
-
-
-def _reasons(result: RunResult) -> list[str]:
-    """Return the reasons for the end of a run, each in a line."""
-    reasons = dict.fromkeys(reason for reason in (result.stop_reason, result.objection) if reason)
-    return [" ".join(reason.split()) for reason in reasons]
+            self._screen.notice("warning", " · ".join([label, *event.reasons]))
 
 
 def size_of(size: int) -> str:
@@ -521,7 +515,7 @@ def _short(text: str) -> str:
 def _summary(result: RunResult) -> str:
     parts = [counted(result.messages, "message"), *spent(result)]
     # what a parked run waits for is printed last
-    reasons = [] if result.ending is RunEnding.PARKED else _reasons(result)
+    reasons = () if result.ending is RunEnding.PARKED else result.reasons
     return " · ".join([*parts, f"{result.seconds:.1f} s", *reasons])
 
 

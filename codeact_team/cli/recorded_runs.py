@@ -281,7 +281,11 @@ def _print_run(screen: Screen, run: KeptRun) -> None:
         room = screen.width - 2
         before = f"\n  {' · '.join(filter(None, [steps.strip(), tokens, *costs, seconds]))}\n  "
     screen.text(before, "dim", end="")
-    screen.text(cut(task, min(room, _MAX_TASK)))
+    screen.text(cut(task, min(room, _MAX_TASK)), end="")
+    if result is not None and result.ending is RunEnding.NOT_ACCEPTED and result.reasons:
+        why = " · ".join(result.reasons)
+        screen.text(f"\n  {cut(why, screen.width - 2)}" if screen.renders else f"  · {why}", "dim", end="")
+    screen.text("")
 
 
 def _as_json(run: KeptRun) -> dict[str, Any]:
@@ -301,5 +305,6 @@ def _as_json(run: KeptRun) -> dict[str, Any]:
         "cost": None if result is None or result.cost is None else asdict(result.cost),
         "exit_code": None if result is None else result.exit_code,
         "stop_reason": None if result is None else result.stop_reason,
+        "objection": None if result is None else result.objection,
         "problem": run.problem,
     }

@@ -298,6 +298,12 @@ class RunResult(Event, type="result"):
     is_estimated: bool = False
 
     @property
+    def reasons(self) -> Sequence[str]:
+        """What has ended it, and why it does not count, as the screen, lists and pages say it; each in a line."""
+        reasons = dict.fromkeys(reason for reason in (self.stop_reason, self.objection) if reason)
+        return [" ".join(reason.split()) for reason in reasons]
+
+    @property
     def renamed(self) -> str:
         """Where the files are that the answer names, and whose copies have other names, a line each; mostly empty."""
         named = [file for file in self.files if file.is_renamed and _names(self.answer or "", file.path)]

@@ -28,7 +28,9 @@ def kept(tmp_path: Path) -> Generator[Recorder]:
     hostile = "Count\x1b[2J the\nthings"
     cost = Cost(0.0123, "USD", ["other"])
     recorder(runs, "1-accepted", THOUGHT, result(cost=cost, answer="x" * 5000), task=hostile).close()
-    recorder(runs, "2-rejected", result(RunEnding.NOT_ACCEPTED, steps=1)).close()
+    recorder(
+        runs, "2-rejected", result(RunEnding.NOT_ACCEPTED, steps=1, objection="the last code failed")
+    ).close()
     recorder(runs, "3-failed", result(RunEnding.FAILED, messages=0)).close()
     recorder(runs, "4-stopped", result(RunEnding.STOPPED)).close()
     recorder(runs, "5-crashed", THOUGHT).close()
@@ -59,7 +61,7 @@ def test_runs_are_listed_with_what_became_of_them(tmp_path: Path, kept: Recorder
         "5-crashed crashed Look.",
         "4-stopped stopped 2 steps 1,234 tokens 2.5 s Look.",
         "3-failed failed 2 steps 1,234 tokens 2.5 s Look.",
-        "2-rejected not accepted 1 step 1,234 tokens 2.5 s Look.",
+        "2-rejected not accepted 1 step 1,234 tokens 2.5 s Look. · the last code failed",
         "1-accepted accepted 2 steps 1,234 tokens at least 0.0123 USD (no price for other) 2.5 s Count␛[2J the things",
     ]
 
@@ -90,6 +92,7 @@ def test_programs_get_a_line_of_json_for_each_run(tmp_path: Path, kept: Recorder
         },
         "exit_code": 0,
         "stop_reason": None,
+        "objection": None,
         "problem": None,
     }
     assert (runs["5-crashed"]["state"], runs["5-crashed"]["usage"]) == ("crashed", None)
