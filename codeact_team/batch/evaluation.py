@@ -239,12 +239,13 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
     """The outcomes and measures of a batch, from the results of its runs; the other fields are left empty."""
     outcomes: Counter[str] = Counter()
     accepted, passed, right = (defaultdict[str, list[bool]](list) for _ in range(3))
-    transient = 0
+    transient = reviewed = 0
     is_estimated = False
     wrong: list[WrongAnswer] = []
     for result in results:
         outcomes[result.outcome.value] += 1
         transient += result.is_transient
+        reviewed += result.is_reviewed
         is_estimated |= result.is_estimated
         if result.is_final:
             accepted[result.id].append(result.outcome.is_success)
@@ -261,6 +262,7 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
         directory="",
         jobs=0,
         outcomes=dict(outcomes),
+        reviewed=reviewed,
         transient=transient,
         is_estimated=is_estimated,
         wrong=sum(each.count(False) for each in right.values()),

@@ -126,6 +126,12 @@ class JobResult:
         return self.outcome.is_success or self.outcome is TaskOutcome.NOT_ACCEPTED
 
     @property
+    def is_reviewed(self) -> bool:
+        """Whether somebody has judged the work."""
+        rejected = self.outcome is TaskOutcome.NOT_ACCEPTED and self.objection is None
+        return rejected or self.outcome is TaskOutcome.ACCEPTED
+
+    @property
     def passes(self) -> bool:
         """Whether the task is solved: the answer is right or, where that is not known, it counts."""
         return self.outcome.is_success if self.correct is None else self.correct
@@ -292,6 +298,7 @@ class BatchResult(Event, type="batch_result"):
         directory: The directory of the results.
         jobs: The number of runs: tasks times epochs.
         outcomes: The number of runs by outcome. Runs without a result are not counted.
+        reviewed: How many runs have a review of their work, whether that has accepted it or not.
         broken: The number of lines that are not tasks.
         transient: How many runs failed because of their infrastructure.
         accuracy: The share of right answers among the tasks for which that is known; ``None`` where it is for none. With
@@ -313,6 +320,7 @@ class BatchResult(Event, type="batch_result"):
     directory: str
     jobs: int
     outcomes: dict[str, int]
+    reviewed: int = 0
     broken: int = 0
     transient: int = 0
     accuracy: Share | None = None

@@ -158,13 +158,19 @@ class _Progress:
             self._screen.text(f"{mark} {described}", style)
 
 
-def _print_summary(screen: Screen, result: BatchResult) -> None:
+def _counts(result: BatchResult) -> list[str]:
     outcomes = [f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items())]
+    if result.acceptance is not None:
+        outcomes.append(f"{result.reviewed} reviewed")
     if result.left:
         outcomes.append(f"{result.left} not done")
     if result.broken:
         outcomes.append(f"{counted(result.broken, 'broken line')} left out")
-    screen.text(" · ".join(outcomes) or "nothing to do", "bold")
+    return outcomes
+
+
+def _print_summary(screen: Screen, result: BatchResult) -> None:
+    screen.text(" · ".join(_counts(result)) or "nothing to do", "bold")
     for what, share in (("right answers", result.accuracy), ("accepted or answered", result.acceptance)):
         if share is not None:
             interval = f"95 % interval {share.low:.1%} to {share.high:.1%}"

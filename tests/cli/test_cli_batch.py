@@ -42,7 +42,7 @@ def test_a_batch_prints_a_line_for_each_task_and_what_came_of_all(tmp_path: Path
             "✗ odd · answered · wrong: expected 7, given 6 · 1 step",
         ]
         assert summary[0].splitlines() == [
-            " · 1 broken line left out",
+            " · 0 reviewed · 1 broken line left out",
             "right answers: 50.0% (95 % interval 9.5% to 90.5%, 2 tasks)",
             "accepted or answered: 100.0% (95 % interval 34.2% to 100.0%, 2 tasks)",
             "wrong answers:",
@@ -167,7 +167,7 @@ def test_a_wrong_key_ends_a_batch_at_once_and_the_right_one_goes_on(tmp_path: Pa
         key = "config.model_client.config.api_key=the-right-one"
         result = codeact_team(*arguments, "-s", key, cwd=tmp_path, **variables)
     assert result.returncode == 0, result.stderr
-    assert "4 answered\nright answers: 100.0%" in result.stdout
+    assert "4 answered · 0 reviewed\nright answers: 100.0%" in result.stdout
 
 
 def test_a_terminal_shows_what_tasks_are_doing(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_terminal_shows_what_tasks_are_doing(tmp_path: Path) -> None:
             terminal.wait_for("2/3")
             terminal.wait_for("1 right · 1 wrong · 2 answered · 220 tokens")
             terminal.type("\x03")
-            terminal.wait_for("2 answered · 1 not done")
+            terminal.wait_for("2 answered · 0 reviewed · 1 not done")
             assert terminal.end() == 130
 
 
@@ -210,7 +210,7 @@ def test_ctrl_c_stops_it_in_order_and_the_same_command_goes_on(tmp_path: Path) -
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
             assert process.returncode == 130
-        assert "1 answered · 2 not done" in stdout.decode()
+        assert "1 answered · 0 reviewed · 2 not done" in stdout.decode()
         assert "error: interrupted" in stderr.decode()
         assert [one["id"] for one in results(tmp_path / "out")] == ["n1"]
         is_waiting = False
@@ -285,7 +285,7 @@ def test_what_waits_for_a_person_is_parked_and_goes_on_when_it_is_answered(tmp_p
         (tmp_path / "coder.json").write_text(json.dumps(config))
         parked = codeact_team(*arguments, cwd=tmp_path)
         assert parked.returncode == 3, parked.stdout + parked.stderr
-        assert "1 answered · 1 parked" in parked.stdout
+        assert "1 answered · 1 parked · 0 reviewed" in parked.stdout
         [waits] = [one for one in results(tmp_path / "out") if one["outcome"] == "parked"]
         asked = len(server.requests)
         assert codeact_team("answer", f"out/{waits['run']}", "yes", cwd=tmp_path).returncode == 0
