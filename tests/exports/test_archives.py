@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.command_line import codeact_team, in_this_process, talker
 from support.recorded import recorder, result
-from test_notebooks import ANALYST, FIGURE, PNG, ran, said
+from test_exported_notebooks import ANALYST, FIGURE, PNG, ran, said
 
 from codeact_team import replay_run
 from codeact_team.core.events import MessageSent, Opened, RunBegan
