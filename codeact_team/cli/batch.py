@@ -25,7 +25,7 @@ from codeact_team.batch.results import (
 from codeact_team.batch.settings import BatchSettings
 from codeact_team.batch.tasks import EachFile
 from codeact_team.cli.batch_table import BatchTable, Tally, named
-from codeact_team.cli.conversation import counted
+from codeact_team.cli.in_words import counted
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals

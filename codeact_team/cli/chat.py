@@ -10,7 +10,8 @@ from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
 from codeact_team.batch.alone import PatientCalls
-from codeact_team.cli.conversation import AnswerOnly, Conversation, file_lines, listener_of, size_of, spent
+from codeact_team.cli.conversation import AnswerOnly, Conversation, listener_of
+from codeact_team.cli.in_words import file_lines, size_of, spent
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
 from codeact_team.cli.run import ResumeHint

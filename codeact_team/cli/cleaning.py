@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from codeact_team.cli.conversation import counted, size_of
+from codeact_team.cli.in_words import counted, size_of
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.machine import remove_rest_of_packages
 from codeact_team.cli.screen import Screen

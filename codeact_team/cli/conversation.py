@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 
 from autogen_agentchat.messages import (
     BaseAgentEvent,
@@ -22,10 +19,10 @@ from autogen_agentchat.messages import (
 
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.cli.activity import Activity
+from codeact_team.cli.in_words import file_lines, shortened, size_of, summary, tool_lines
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Prose, Screen
-from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener, OtherEffectBegan, OtherEffectEnded, OtherEvent
 from codeact_team.core.events import (
     ArtifactKept,
@@ -46,18 +43,11 @@ from codeact_team.core.events import (
 from codeact_team.core.execution import CallOutcome, ExecutionResult, Outcome
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.journal.promoted import PromotedListener
-from codeact_team.journal.result import Costs, RunEnding, RunFile, RunResult
+from codeact_team.journal.result import RunEnding, RunResult
 from codeact_team.models.verdicts import Verdict
 
-_UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
-_MAX_FILES = 20
-"""Files with a line each; more are summed up."""
-_MAX_NAMES = 5
-"""Files that are named in a line about many."""
 _MAX_CALLS = 20
 """Calls of a block that are shown; the rest is counted."""
-_MAX_TEXT = 60
-"""Characters of a call's arguments, or of its error."""
 _MAX_CHARS = 100_000
 """Characters that are shown of output that comes in pieces; the rest is counted."""
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
@@ -286,8 +276,8 @@ class Conversation(PromotedListener):
         elif result.ending is RunEnding.NOT_ACCEPTED and result.objection is None:
             style = "bold red"
         self._screen.text("")
-        self._screen.line((f"── {result.ending.value} ", style), (f"· {_summary(result)}", "dim"))
-        for line in (*_tool_lines(result), *file_lines(result.files), *result.file_notes):
+        self._screen.line((f"── {result.ending.value} ", style), (f"· {summary(result)}", "dim"))
+        for line in (*tool_lines(result), *file_lines(result.files), *result.file_notes):
             self._screen.line((f"   {line}", "dim"), indent=6)
         if result.answer is None:
             return
@@ -397,7 +387,7 @@ class Conversation(PromotedListener):
                 self._calls[event.parent] += 1
                 if self._calls[event.parent] <= _MAX_CALLS:
                     self._calls_shown.add(event.span)
-                    self._aside(event.agent, f"→ tools.{event.name} {_short(event.arguments)}")
+                    self._aside(event.agent, f"→ tools.{event.name} {shortened(event.arguments)}")
             case ToolCallEnded():
                 if event.span not in self._calls_shown:
                     return
@@ -405,7 +395,7 @@ class Conversation(PromotedListener):
                 if event.outcome is CallOutcome.OK:
                     self._aside(event.agent, f"✓ tools.{event.name} · {event.seconds:.1f} s")
                     return
-                why = f": {_short(event.error)}" if event.error else ""
+                why = f": {shortened(event.error)}" if event.error else ""
                 how = event.outcome.value.replace("_", " ")
                 self._aside(
                     event.agent, f"✗ tools.{event.name} · {how}{why} · {event.seconds:.1f} s", "dim red"
@@ -425,19 +415,19 @@ class Conversation(PromotedListener):
         if isinstance(event, OtherEvent) and (known := (event.name, *event.data)) not in self._others:
             self._others.add(known)
             told = json.dumps(event.data, ensure_ascii=False)
-            self._aside("", f"of another version: {_short(event.name)} {_short(told)}")
+            self._aside("", f"of another version: {shortened(event.name)} {shortened(told)}")
         if isinstance(event, ProcessBegan | OtherEffectBegan):
             self._processes[event.span] = event
         if not isinstance(event, ProcessEnded | OtherEffectEnded):
             return
         match self._processes.pop(event.span, None), event:
             case ProcessBegan() as began, ProcessEnded():
-                how = f"exit code {event.returncode}" if event.error is None else _short(event.error)
-                what, is_well = f"$ {_short(shlex.join(began.argv))}", event.returncode == 0
+                how = f"exit code {event.returncode}" if event.error is None else shortened(event.error)
+                what, is_well = f"$ {shortened(shlex.join(began.argv))}", event.returncode == 0
             case OtherEffectBegan() as began, OtherEffectEnded():
-                how = "done" if event.error is None else _short(event.error)
+                how = "done" if event.error is None else shortened(event.error)
                 asked = json.dumps(began.request, ensure_ascii=False)
-                what, is_well = f"{_short(event.kind)} {_short(asked)}", event.error is None
+                what, is_well = f"{shortened(event.kind)} {shortened(asked)}", event.error is None
             case _:
                 return
         line = f"{what} · {how} · {event.at - began.at:.1f} s"
@@ -492,93 +482,3 @@ class AnswerOnly:
             return
         if event.answer is None or not event.ending.is_success:
             self._screen.notice("warning", " · ".join([label, *event.reasons]))
-
-
-def size_of(size: int) -> str:
-    """A number of bytes for a person."""
-    if size < 1000:
-        return counted(size, "byte")
-    unit, power = next(((unit, power) for unit, power in _UNITS if size < 1000 * power), _UNITS[-1])
-    return f"{size / power:,.1f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, with the noun in the singular or the plural."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}..."
-
-
-def _summary(result: RunResult) -> str:
-    parts = [counted(result.messages, "message"), *spent(result)]
-    # what a parked run waits for is printed last
-    reasons = () if result.ending is RunEnding.PARKED else result.reasons
-    return " · ".join([*parts, f"{result.seconds:.1f} s", *reasons])
-
-
-def spent(used: RunResult | Costs) -> Iterator[str]:
-    """Yield the tokens that were used, and what they cost, as far as that is known."""
-    usage = used.usage
-    if tokens := usage.prompt_tokens + usage.completion_tokens:
-        told = tokens_in_words(tokens, is_estimated=used.is_estimated)
-        yield f"{told} ({usage.prompt_tokens:,} in, {usage.completion_tokens:,} out)"
-    if used.cost is not None:
-        yield used.cost.to_text()
-
-
-def _tool_lines(result: RunResult) -> Iterator[str]:
-    for tool in result.tools:
-        failed = [
-            f"{count} {outcome.value.replace('_', ' ')}"
-            for outcome, count in tool.outcomes.items()
-            if outcome is not CallOutcome.OK
-        ]
-        calls = f"{counted(sum(tool.outcomes.values()), 'call')}, {tool.seconds:.1f} s"
-        yield f"tools.{tool.name}: {', '.join([calls, *failed])}"
-
-
-def _change_of(file: RunFile) -> str:
-    # the copy is new, whatever the workspace had before
-    return "copied" if file.is_copy and file.change == "changed" else file.change
-
-
-def file_lines(files: Sequence[RunFile]) -> Iterator[str]:
-    """Yield a line for each file, or for many files one for each kind of change: the change, the path and the size.
-
-    Paths below the working directory are relative to it.
-    """
-    changes = [_change_of(file) for file in files]
-    width = max(map(len, changes), default=0)
-    if len(files) <= _MAX_FILES:
-        for file, change in zip(files, changes, strict=True):
-            yield f"{change:{width}} {_place_of(file)} · {size_of(file.size)}"
-        return
-    for change in dict.fromkeys(changes):
-        those = [file for file, what in zip(files, changes, strict=True) if what == change]
-        yield f"{change:{width}} {_many(those)}"
-
-
-def _many(files: Sequence[RunFile]) -> str:
-    """Some files in one line: their number, their common directory, their size, and the names of the first."""
-    places = list(map(_place_of, files))
-    directory = (
-        os.path.commonpath(map(os.path.dirname, places)) if len({*map(os.path.isabs, places)}) == 1 else ""
-    )
-    named = ", ".join(os.path.relpath(place, directory or ".") for place in places[:_MAX_NAMES])
-    more = f" and {len(places) - _MAX_NAMES:,} more" if places[_MAX_NAMES:] else ""
-    within = f" in {directory}" if directory else ""
-    size = size_of(sum(file.size for file in files))
-    return f"{counted(len(files), 'file')}{within} · {size}: {named}{more}"
-
-
-def _place_of(file: RunFile) -> str:
-    return file.path if file.found_at is None else _shortened(file.found_at)
-
-
-def _shortened(path: str) -> str:
-    with suppress(OSError, ValueError):
-        return str(Path(path).relative_to(Path.cwd()))
-    return path

@@ -14,7 +14,8 @@ from autogen_agentchat.messages import BaseChatMessage
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from codeact_team.cli.chat import chat_command
-from codeact_team.cli.conversation import counted, listener_of, size_of
+from codeact_team.cli.conversation import listener_of
+from codeact_team.cli.in_words import counted, size_of
 from codeact_team.cli.json_lines import JsonLines, print_json
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.prompts import decode

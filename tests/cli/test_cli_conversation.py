@@ -21,7 +21,8 @@ from autogen_core.models import RequestUsage
 from support.cost import SHORT
 
 from codeact_team.agents.observations import Ending, ExecutionRecord
-from codeact_team.cli.conversation import Conversation, file_lines
+from codeact_team.cli.conversation import Conversation
+from codeact_team.cli.in_words import file_lines
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Dispatcher, Event
 from codeact_team.core.events import (
