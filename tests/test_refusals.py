@@ -228,6 +228,46 @@ ANSWERS: dict[str, tuple[int, object, RefusalKind, float | None, str]] = {
         None,
         "try pulling it first",
     ),
+    "OpenRouter, model": (
+        400,
+        {"error": {"message": "openai/gpt-41 is not a valid model ID", "code": 400}},
+        RefusalKind.UNKNOWN,
+        None,
+        "not a valid model ID",
+    ),
+    "LiteLLM, its provider's model": (
+        404,
+        openai_like(
+            "litellm.NotFoundError: OpenAIException - The model `gpt-41` does not exist. Received Model Group=team",
+            "404",
+        ),
+        RefusalKind.UNKNOWN,
+        None,
+        "The model `gpt-41` does not exist",
+    ),
+    "LiteLLM, context": (
+        400,
+        openai_like("litellm.ContextWindowExceededError: litellm.BadRequestError: too long", "400"),
+        CONTEXT,
+        None,
+        "too long",
+    ),
+    "LiteLLM, budget": (
+        400,
+        openai_like(
+            "Budget has been exceeded! Current cost: 26.1, Max budget: 25.0", "400", "budget_exceeded"
+        ),
+        QUOTA,
+        None,
+        "Max budget: 25.0",
+    ),
+    "llama.cpp, loading": (
+        503,
+        {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
+        SERVER,
+        None,
+        "failed (503): Loading model",
+    ),
     "a proxy, a page": (502, HTML, SERVER, None, "a page of HTML, '502 Bad Gateway'"),
     "a gateway, a text": (400, {"error": "no such route"}, REQUEST, None, "no such route"),
     "a server with empty codes": (

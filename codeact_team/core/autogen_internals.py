@@ -12,12 +12,13 @@ import atexit
 import importlib
 import inspect
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import setitem
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from uuid import uuid4
 
 from autogen_agentchat.agents import CodeExecutorAgent, UserProxyAgent
 from autogen_agentchat.base import ChatAgent, OrTerminationCondition, Team, TerminationCondition
@@ -50,6 +51,8 @@ _WITH_MODEL_TABLE = tuple(f"autogen_ext.models.{maker}" for maker in ("openai", 
 _OURS = f"{__name__.partition('.')[0]}."
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None), dict, set})
 """Kinds of which there are many where no part is looked for."""
+_EXTRA = "extra_content"
+"""Where Gemini has the signature of the thought that led to a call of a tool."""
 
 
 def tools_inside(workbench: Workbench) -> Mapping[str, BaseTool[Any, Any]]:
@@ -206,76 +209,149 @@ def repaired(loaded: Any) -> Any:
 
 
 @dataclass
-class StreamEnds:
-    """State of a client's streamed answers.
+class AnswerState:
+    """What is known of a client's answers.
 
     Attributes:
-        had_reason: Whether the last one gave a finish reason, in whatever words.
+        had_reason: Whether the last streamed one gave a finish reason, in whatever words.
+        kept: What the server wants to have back with its calls of tools, by their ids.
     """
 
     had_reason: bool = True
+    kept: dict[str, object] = field(default_factory=dict[str, object])
 
 
-def mend_answers(client: ChatCompletionClient) -> StreamEnds:
-    """Make a client of OpenAI's return what AutoGen drops: the words of a refusal, as a filtered answer, and words in parts.
+def mend_answers(client: ChatCompletionClient) -> AnswerState:
+    """Make a client of OpenAI's return what AutoGen drops of the answers of OpenAI's server, and of others that speak its protocol.
+
+    These are the words of a refusal, as a filtered answer; words in parts; thoughts in a field of another name; calls of tools
+    without numbers or ids, or beside words; and a finish reason beside the usage.
 
     Returns what AutoGen does not tell apart; of other clients, that nothing is wrong.
     """
-    ends = StreamEnds()
+    state = AnswerState()
     if not any(kind.__module__.startswith("autogen_ext.models.openai.") for kind in type(client).__mro__):
-        return ends
+        return state
     inner: Any = getattr(client, "_client", None)
     chat: Any = getattr(inner, "chat", None)
     completions: Any = getattr(chat, "completions", None)
     for name in ("create", "parse"):
         ask = getattr(completions, name, None)
         if inspect.ismethod(ask):
-            setattr(completions, name, _mending_answers(ask, ends))
+            setattr(completions, name, _mending_answers(ask, state))
     if chat is not None:
         # by it AutoGen asks for structured answers, and `chat` is the same; all of `beta` is 900 classes, and takes a second
         inner.beta = SimpleNamespace(chat=chat)
-    return ends
+    return state
 
 
-def _mending_answers(ask: Callable[..., Awaitable[Any]], ends: StreamEnds) -> Callable[..., Awaitable[Any]]:
+def _mending_answers(ask: Callable[..., Awaitable[Any]], state: AnswerState) -> Callable[..., Awaitable[Any]]:
     async def mending(*arguments: Any, **options: Any) -> Any:
+        _give_back(options.get("messages", ()), state)
         answer = await ask(*arguments, **options)
         if options.get("stream"):
-            return _mended(answer, ends)
+            return _mended(answer, state)
         for choice in answer.choices or ():
             _mend(choice, choice.message)
+            calls = _ToolCalls(state)
+            calls.mend(choice, choice.message)
         return answer
 
     return mending
 
 
-async def _mended(stream: Any, ends: StreamEnds) -> AsyncGenerator[Any]:
+def _give_back(messages: Sequence[Any], state: AnswerState) -> None:
+    """Put what the server had added to its calls of tools back where it was: Gemini refuses them without."""
+    for message in messages if state.kept else ():
+        for call in message.get("tool_calls", ()):
+            if (extra := state.kept.get(call["id"])) is not None:
+                call[_EXTRA] = extra
+
+
+async def _mended(stream: Any, state: AnswerState) -> AsyncGenerator[Any]:
     refused = is_empty = had_reason = False
+    calls, usage = _ToolCalls(state), None
     try:
         is_empty = "event-stream" in stream.response.headers.get("content-type", "")
         async for chunk in stream:
             is_empty = False
+            if chunk.usage is not None:
+                # AutoGen takes no finish reason from a chunk that has one, and the usage from the last chunk alone
+                usage = chunk.model_copy(update={"choices": []})
+                chunk.usage = None
             for choice in chunk.choices or ():
                 refused = _mend(choice, choice.delta, refused)
                 had_reason = had_reason or choice.finish_reason is not None
+                calls.mend(choice, choice.delta)
+                if choice.delta.content and choice.delta.tool_calls:
+                    # AutoGen takes the words alone
+                    words = choice.delta.model_copy(update={"tool_calls": None})
+                    yield chunk.model_copy(update={"choices": [choice.model_copy(update={"delta": words})]})
+                    choice.delta.content = None
             yield chunk
+        if usage is not None:
+            yield usage
     finally:
         await stream.close()
     # who reads it does so before anything else can happen
-    ends.had_reason = had_reason
+    state.had_reason = had_reason
     if is_empty:
         raise AnswerCutOffError("the model's server has answered nothing")
 
 
+class _ToolCalls:
+    """The calls of tools in one answer, which may come in pieces.
+
+    AutoGen tells them apart by a number that Gemini does not give, and adds up the ids of the pieces.
+    """
+
+    def __init__(self, state: AnswerState) -> None:
+        self._state = state
+        self._begun: list[tuple[object, str]] = []
+        """The server's number of each call, and its id."""
+
+    def mend(self, choice: Any, said: Any) -> None:
+        """Mend the calls in a message, or in a piece of one, and the finish reason that comes with it."""
+        for piece in said.tool_calls or ():
+            self._number(piece)
+        if self._begun and choice.finish_reason == "stop":
+            choice.finish_reason = "tool_calls"
+
+    def _number(self, piece: Any) -> None:
+        """Number a piece by its call, and let only the first one have the id."""
+        number, is_named = getattr(piece, "index", None), bool(piece.function and piece.function.name)
+        same = [place for place, (given, _) in enumerate(self._begun) if given == number]
+        if not same or (
+            is_named and (number is None or piece.id not in (None, "", self._begun[same[-1]][1]))
+        ):
+            same = [len(self._begun)]
+            piece.id = piece.id or f"call_{uuid4().hex}"
+            self._begun.append((number, piece.id))
+        else:
+            piece.id = None
+        piece.index = same[-1]
+        if (extra := _unknown_field(piece, _EXTRA)) is not None:
+            self._state.kept[self._begun[piece.index][1]] = extra
+
+
 def _mend(choice: Any, said: Any, refused: bool = False) -> bool:
-    """Move a refusal to where the words of an answer are; returns whether there has been one."""
+    """Move a refusal to where the words of an answer are, and thoughts to where they are; returns whether it has been one."""
     _join_parts(said)
+    thought = _unknown_field(said, "reasoning")
+    if isinstance(thought, str) and _unknown_field(said, "reasoning_content") is None:
+        # by Ollama, vLLM and OpenRouter
+        said.reasoning_content = thought
     words = getattr(said, "refusal", None)
     if isinstance(words, str) and words and not said.content:
         said.content, refused = words, True
     if refused and choice.finish_reason == "stop":
         choice.finish_reason = "content_filter"
     return refused
+
+
+def _unknown_field(part: BaseModel, name: str) -> object:
+    """A field of a server's that OpenAI's library does not know."""
+    return (part.model_extra or {}).get(name)
 
 
 def _join_parts(said: Any) -> None:

@@ -72,7 +72,7 @@ _TABLE = (
     ),
     _Row(
         RefusalKind.QUOTA,
-        codes="insufficient_quota|billing_.*|insufficient_(?:balance|credits|funds)|credit_balance_.*",
+        codes="insufficient_quota|billing_.*|insufficient_(?:balance|credits|funds)|credit_balance_.*|budget_exceeded",
         statuses="402",
     ),
     _Row(RefusalKind.KEY, codes="invalid_api_key|API_KEY_INVALID", statuses="401"),
@@ -91,6 +91,10 @@ _TABLE = (
     _Row(RefusalKind.TOO_MANY, codes="rate_limit.*|RESOURCE_EXHAUSTED|too_many_requests", statuses="429"),
     _Row(RefusalKind.FORBIDDEN, statuses="403"),
     _Row(RefusalKind.UNKNOWN, statuses="404"),
+    # LiteLLM; OpenRouter
+    _Row(RefusalKind.UNKNOWN, statuses="400", words="invalid model name|not a valid model"),
+    # llama.cpp says so as if it had failed
+    _Row(RefusalKind.REQUEST, statuses="5..", words="tools param requires"),
     _Row(RefusalKind.SERVER, codes="overloaded.*|server_error|internal.*", statuses="5..|408|409|425"),
     _Row(RefusalKind.REQUEST),
 )

@@ -5,9 +5,11 @@ A test of a repair looks at AutoGen's defect first. Once that is gone the repair
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +25,7 @@ from autogen_agentchat.conditions import (
 )
 from autogen_agentchat.messages import BaseChatMessage, TextMessage
 from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core import CancellationToken, Component, ComponentBase, ComponentLoader
+from autogen_core import CancellationToken, Component, ComponentBase, ComponentLoader, FunctionCall
 from autogen_core.code_executor import Alias, ImportFromModule, with_requirements
 from autogen_core.memory import ListMemory
 from autogen_core.model_context import (
@@ -31,14 +33,15 @@ from autogen_core.model_context import (
     ChatCompletionContext,
     UnboundedChatCompletionContext,
 )
-from autogen_core.models import CreateResult, LLMMessage, UserMessage
+from autogen_core.models import AssistantMessage, CreateResult, LLMMessage, RequestUsage, UserMessage
 from autogen_core.tools import FunctionTool, StaticWorkbench
 from autogen_ext.models import openai
 from autogen_ext.models.openai import AzureOpenAIChatCompletionClient, OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from openai.resources.beta import AsyncBeta
 from pydantic import BaseModel
-from support.openai_server import Json, Refusal, ScriptedServer
+from support.model_servers import SIGNATURE, Gemini
+from support.openai_server import Garbage, Json, Refusal, ScriptedServer, Text, ToolCalls
 from support.text_agent import TextAgent
 
 import codeact_team
@@ -282,6 +285,148 @@ async def test_the_words_of_a_refusal_are_kept(stream: bool, as_json: bool):
         mend_answers(client)
         kept = await asked(client)
     assert (kept.content, kept.finish_reason) == ("I cannot help with that.", "content_filter")
+
+
+def _piece(finish_reason: str | None = None, usage: Any = None, **delta: Any) -> str:
+    """A piece of a streamed answer, as it is sent."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "scripted-model"}
+    return f"data: {json.dumps({**head, 'choices': [choice], 'usage': usage})}\n\n"
+
+
+def _call(arguments: str, name: str | None = None, **more: Any) -> dict[str, Any]:
+    """A piece of a call of a tool."""
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+async def _streamed(client: OpenAIChatCompletionClient) -> CreateResult:
+    items = [item async for item in client.create_stream(SAID)]
+    assert isinstance(items[-1], CreateResult)
+    return items[-1]
+
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+A, B = ("look", '{"at": "a"}'), ("look", '{"at": "b"}')
+TOGETHER = ("looklook", A[1] + B[1])
+
+
+def _ending(result: CreateResult) -> object:
+    return result.finish_reason, result.usage
+
+
+def _calls(result: CreateResult) -> object:
+    """The calls, and how many ids they have."""
+    assert isinstance(result.content, list)
+    ids = {call.id for call in result.content if call.id}
+    return [(call.name, call.arguments) for call in result.content], len(ids)
+
+
+def _ids(result: CreateResult) -> object:
+    assert isinstance(result.content, list)
+    return [call.id for call in result.content]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "seen", "lost", "kept"),
+    [
+        pytest.param(
+            [_piece(usage=USAGE, content="Hi."), _piece("length", USAGE)],
+            _ending,
+            ("unknown", RequestUsage(7, 5)),
+            ("length", RequestUsage(7, 5)),
+            id="a finish reason beside the usage",
+        ),
+        pytest.param(
+            [_piece(usage=USAGE, content="Hi."), _piece("length")],
+            _ending,
+            ("length", RequestUsage(0, 0)),
+            ("length", RequestUsage(7, 5)),
+            id="usage before the last piece",
+        ),
+        pytest.param(
+            [_piece(reasoning="Hm."), _piece(content="Hi."), _piece("stop")],
+            attrgetter("thought"),
+            None,
+            "Hm.",
+            id="thoughts in a field of another name",
+        ),
+        pytest.param(
+            [
+                _piece(content="I look.", tool_calls=[_call(A[1], A[0], index=0, id="1")]),
+                _piece("tool_calls"),
+            ],
+            attrgetter("content"),
+            "I look.",
+            [FunctionCall(id="1", name=A[0], arguments=A[1])],
+            id="a call beside words",
+        ),
+        pytest.param(
+            [_piece("stop", tool_calls=[_call(A[1], A[0], index=0, id="1")])],
+            attrgetter("finish_reason"),
+            "stop",
+            "function_calls",
+            id="a call that ends as words do",
+        ),
+        pytest.param(
+            [
+                _piece(tool_calls=[_call(A[1][:5], A[0], id="1")]),
+                _piece(tool_calls=[_call(A[1][5:])]),
+                _piece("tool_calls", tool_calls=[_call(B[1], B[0], id="2")]),
+            ],
+            _calls,
+            ([TOGETHER], 1),
+            ([A, B], 2),
+            id="calls without numbers",
+        ),
+        pytest.param(
+            [_piece(tool_calls=[_call(A[1], A[0], id=""), _call(B[1], B[0], id="")]), _piece("tool_calls")],
+            _calls,
+            ([TOGETHER], 0),
+            ([A, B], 2),
+            id="calls without numbers and ids",
+        ),
+        pytest.param(
+            [_piece(tool_calls=[_call(*reversed(each), index=0, id=each[1])]) for each in (A, B)]
+            + [_piece("tool_calls")],
+            _calls,
+            ([TOGETHER], 1),
+            ([A, B], 2),
+            id="calls of the same number",
+        ),
+        pytest.param(
+            [
+                _piece(tool_calls=[_call(A[1][:5], A[0], index=0, id="1")]),
+                _piece(tool_calls=[_call(A[1][5:], "", index=0, id="1")]),
+                _piece("tool_calls"),
+            ],
+            _ids,
+            ["11"],
+            ["1"],
+            id="an id in each piece of a call",
+        ),
+    ],
+)
+async def test_what_other_servers_stream_is_taken(
+    pieces: Sequence[str], seen: Callable[[CreateResult], object], lost: object, kept: object
+):
+    reply = Garbage("".join([*pieces, "data: [DONE]\n\n"]).encode(), "text/event-stream")
+    async with ScriptedServer([reply, reply]) as server:
+        client = server.client()
+        assert seen(await _streamed(client)) == lost, "AutoGen takes it so"
+        mend_answers(client)
+        assert seen(await _streamed(client)) == kept
+
+
+async def test_a_call_of_a_tool_goes_back_with_what_the_server_has_added_to_it():
+    async with ScriptedServer([ToolCalls([("look", {"at": "a"})]), Text("Hi.")], Gemini()) as server:
+        client = server.client(model=Gemini.model)
+        mend_answers(client)
+        called = await _streamed(client)
+        assert isinstance(called.content, list)
+        said = [*SAID, AssistantMessage(content=called.content, source="one")]
+        await client.create(said)
+    (call,) = server.requests[-1]["messages"][-1]["tool_calls"]
+    assert call["extra_content"] == SIGNATURE
 
 
 class _Shape(BaseModel):

@@ -5,6 +5,7 @@
 
 It answers ``POST /v1/chat/completions`` with the replies in their order, or with what a function says to the request, and
 keeps every request it received. A request beyond the last reply gets HTTP 500, and fails the test when the server is left.
+With a ``Dialect`` it answers as another server does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -123,6 +124,22 @@ class Asked:
 AnyReply = Text | Json | Refusal | Truncated | Filtered | ToolCalls | HttpError | Cut | Garbage | Slow | Asked
 
 
+class Dialect:
+    """How a server speaks OpenAI's protocol: as OpenAI's does, but for what a subclass changes."""
+
+    def refusal(self, body: Body) -> HttpError | None:
+        """Its answer to a request that it does not take."""
+        return None
+
+    def completion(self, body: Body, whole: Body) -> Body:
+        """Its answer to a request for a whole one."""
+        return whole
+
+    def chunks(self, body: Body, chunks: Iterator[Body]) -> Iterable[Body]:
+        """Its answer to a request for a stream."""
+        return chunks
+
+
 class ScriptedServer:
     """Serves ``replies`` in order on 127.0.0.1, from ``async with``.
 
@@ -133,13 +150,16 @@ class ScriptedServer:
         base_url: What to give a client.
     """
 
-    def __init__(self, replies: Sequence[AnyReply] | Callable[[Body], AnyReply]) -> None:
+    def __init__(
+        self, replies: Sequence[AnyReply] | Callable[[Body], AnyReply], dialect: Dialect | None = None
+    ) -> None:
         self.requests: list[Body] = []
         self.disconnects = 0
         self.unscripted = 0
         self.base_url = ""
         self._reply = replies if callable(replies) else None
         self._replies = [] if callable(replies) else list(replies)
+        self._dialect = dialect or Dialect()
         self._clients: list[OpenAIChatCompletionClient] = []
         self._runner: web.AppRunner | None = None
 
@@ -250,7 +270,9 @@ class ScriptedServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body: Body = await request.json()
         self.requests.append(body)
-        if self._reply is not None:
+        if (refusal := self._dialect.refusal(body)) is not None:
+            reply = refusal
+        elif self._reply is not None:
             reply = self._reply(body)
         elif (place := self._place_of_reply(body)) is not None:
             reply = self._replies.pop(place)
@@ -262,13 +284,13 @@ class ScriptedServer:
                 if isinstance(reply, Slow):
                     await asyncio.sleep(reply.seconds)
                 reply = reply.then
-            return await _respond(request, body, reply)
+            return await _respond(request, body, reply, self._dialect)
         except asyncio.CancelledError:
             self.disconnects += 1
             raise
 
 
-async def _respond(request: web.Request, body: Body, reply: AnyReply) -> web.StreamResponse:
+async def _respond(request: web.Request, body: Body, reply: AnyReply, dialect: Dialect) -> web.StreamResponse:
     match reply:
         case HttpError():
             error = {"error": {"message": reply.message, "type": "scripted", "param": None, "code": None}}
@@ -284,8 +306,8 @@ async def _respond(request: web.Request, body: Body, reply: AnyReply) -> web.Str
             raise AssertionError("what it wraps is taken out before")
         case _:
             if body.get("stream"):
-                return await _stream(request, body, reply)
-            return web.json_response(_completion(body, reply))
+                return await _stream(request, dialect.chunks(body, _chunks(body, reply)))
+            return web.json_response(dialect.completion(body, _completion(body, reply)))
 
 
 def _message(reply: Reply) -> tuple[Body, str]:
@@ -361,16 +383,16 @@ def _chunks(body: Body, reply: Reply) -> Iterator[Body]:
         yield {**head, "choices": [], "usage": _usage(reply)}
 
 
-def _events(body: Body, reply: Reply) -> Iterator[bytes]:
-    for chunk in _chunks(body, reply):
+def _events(chunks: Iterable[Body]) -> Iterator[bytes]:
+    for chunk in chunks:
         yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
-async def _stream(request: web.Request, body: Body, reply: Reply) -> web.StreamResponse:
+async def _stream(request: web.Request, chunks: Iterable[Body]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    for event in _events(body, reply):
+    for event in _events(chunks):
         await response.write(event)
     await response.write_eof()
     return response
@@ -382,7 +404,7 @@ async def _cut(request: web.Request, body: Body, reply: Cut) -> web.StreamRespon
     if reply.text:
         await response.prepare(request)
         if body.get("stream"):
-            *start, _finish, _done = _events(body, Text(reply.text))
+            *start, _finish, _done = _events(_chunks(body, Text(reply.text)))
             data = b"".join(start)
         else:
             data = json.dumps(_completion(body, Text(reply.text))).encode()[:-1]
