@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SHELL_CELLS = ("bash", "sh")
 """Magics whose body a shell of that name runs."""
-SHELL_ALIASES = {name: name for name in ("cat", "cp", "mkdir", "mv", "rm", "rmdir")} | {"ls": "ls -CF"}
-"""Line magics that run a command, by their names."""
+SHELL_ALIASES = ("cat", "cp", "ls", "mkdir", "mv", "rm", "rmdir")
+"""Line magics that run the command of that name."""
 TIMING = ("time", "timeit")
 """Magics whose line and body are code again, which may have any magics but these."""
 BYTE_ORDER_MARK = "\ufeff"
@@ -151,12 +151,7 @@ def _command_of(magic: Magic) -> str | None:
         return magic.text
     if magic.body is not None:
         return magic.body if magic.name in SHELL_CELLS else None
-    return aliased(magic.name, magic.text)
-
-
-def aliased(name: str, text: str) -> str | None:
-    """The command that the line magic ``name`` runs with ``text``, if it is one that runs a command."""
-    return f"{SHELL_ALIASES[name]} {text}".rstrip() if name in SHELL_ALIASES else None
+    return f"{magic.name} {magic.text}" if magic.name in SHELL_ALIASES else None
 
 
 def _without_indentation(text: str) -> str:

@@ -17,7 +17,7 @@ from codeact_team.session.runner.interpreter.shell_magics import (
     say,
 )
 from codeact_team.session.runner.interpreter.user_code import interruptible_module
-from codeact_team.text.magics import SHELL_ALIASES, SHELL_CELLS, TIMING, aliased, read
+from codeact_team.text.magics import SHELL_ALIASES, SHELL_CELLS, TIMING, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 interruptible_module(__name__)
 # it runs in the sandbox under this name
 interruptible_module("codeact_team.text.magics")
+
+_AS_IN_IPYTHON = {"ls": "ls -CF"}
+"""Commands of line magics that get options: into a pipe, ``ls`` would write a name a line."""
 
 
 def compiled(blocks: Blocks, sources: Sources, code: str, name: str) -> list[CodeType] | None:
@@ -112,8 +115,8 @@ class InteractiveShell:
     def run_line_magic(self, magic_name: str, line: str) -> Any:
         """Run ``%magic_name line``. Raises a ``UsageError`` for one that is not known, or cannot be used so."""
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        if (command := aliased(magic_name, line)) is not None:
-            return self._system(command, frame)
+        if magic_name in SHELL_ALIASES:
+            return self._system(f"{_AS_IN_IPYTHON.get(magic_name, magic_name)} {line}".strip(), frame)
         if magic_name in TIMING:
             return self._timed(magic_name, line, None, frame)
         command = self._known(magic_name, "line", f"%{magic_name}")
