@@ -44,6 +44,7 @@ class Receiver:
     Attributes:
         endpoint: For ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         service: The resource's attributes, of the last request.
+        headers: Of each request; ``paths`` are where they went.
         body: All bytes of all requests, decompressed.
         asked: Set by the first request.
     """
@@ -52,6 +53,7 @@ class Receiver:
     spans: list[Received] = field(default_factory=list[Received])
     service: dict[str, Any] = field(default_factory=dict[str, Any])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    paths: list[str] = field(default_factory=list[str])
     body: bytes = b""
     asked: threading.Event = field(default_factory=threading.Event)
 
@@ -75,6 +77,7 @@ def receiving(status: int = 200, *, hangs: bool = False) -> Generator[Receiver]:
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
             receiver.headers.append(dict(self.headers))
+            receiver.paths.append(self.path)
             receiver.take(body)
             receiver.asked.set()
             if hangs:
