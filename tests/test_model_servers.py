@@ -14,7 +14,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.models import UserMessage
 from autogen_core.tools import FunctionTool
 from openai import APIStatusError
-from support.agents import TASK
+from support.agents import TASK, picture
 from support.codeact import own_session, py
 from support.model_servers import SERVERS, VLLM, LlamaCpp, ModelServer, Ollama
 from support.openai_server import AnyReply, Json, ScriptedServer, Text, ToolCalls
@@ -30,6 +30,7 @@ from codeact_team import (
     wrap,
 )
 from codeact_team.core.events import ModelCallEnded
+from codeact_team.models.clients import wrap_client
 from codeact_team.models.refusals import RefusalKind, ServerRefusal
 
 VERDICT = Verdict(accepted=True, next_step="Buy tea.", answer="They cost 8.")
@@ -94,6 +95,27 @@ async def test_a_team_works_to_its_end_with_a_server(kind: type[ModelServer], st
     assert [event.finish_reason for event in ended] == ["stop", "stop", "function_calls", "stop", "stop"]
     assert not any(event.is_estimated for event in ended)
     assert [getattr(event.usage, "prompt_tokens", 0) for event in ended] == [100] * len(WORK)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_messages_of_several_agents_are_joined_for_a_model_that_takes_them_in_turns_only() -> None:
+    async with ScriptedServer(WORK, VLLM(alternates=True)) as server:
+        result, _ = await worked(server, VLLM.model, stream=True)
+    assert Verdict.from_metadata(getattr(result.messages[-1], "metadata", {})) == VERDICT
+    # each client is refused once
+    assert len(server.requests) == len(WORK) + 2
+    asked = server.requests[-1]["messages"]
+    assert [message["role"] for message in asked] == ["system", "user"]
+    for said in (TASK, "They cost 8.", "There are 5."):
+        assert said in asked[-1]["content"]
+
+
+async def test_a_picture_among_joined_messages_stays_one() -> None:
+    asked = [UserMessage(content="Look.", source="a"), UserMessage(content=["Here:", picture()], source="b")]
+    async with ScriptedServer([Text("Fine.")], VLLM(alternates=True)) as server:
+        assert (await wrap_client(server.client(model=VLLM.model)).ask(asked)).content == "Fine."
+    (said,) = server.requests[-1]["messages"]
+    assert [part.get("text", part["type"]) for part in said["content"]] == ["Look.", "Here:", "image_url"]
 
 
 @pytest.mark.parametrize("kind", [server for server in SERVERS if server is not LlamaCpp])

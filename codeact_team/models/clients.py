@@ -14,8 +14,15 @@ from functools import partial
 from json import JSONDecodeError
 from typing import Any, TypeGuard
 
-from autogen_core import CancellationToken
-from autogen_core.models import ChatCompletionClient, CreateResult, LLMMessage, ModelInfo, RequestUsage
+from autogen_core import CancellationToken, Image
+from autogen_core.models import (
+    ChatCompletionClient,
+    CreateResult,
+    LLMMessage,
+    ModelInfo,
+    RequestUsage,
+    UserMessage,
+)
 from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
@@ -45,6 +52,8 @@ _NO_HEADER = (
 _STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
 """Exceptions of AutoGen's clients if a server's answer lacks the fields of a chat completion."""
 _DEFAULT_CHOICE = ("tool_choice", "auto")
+_ALTERNATING = "roles must alternate"
+"""What the templates of Gemma and Mistral say to messages of several agents, which are all a user's."""
 
 Emit = Callable[[str], Awaitable[None]]
 
@@ -142,6 +151,8 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         self.model_name: str = model or _model_of(client)
         self._gives_reasons: bool | None = None
         """Whether the server says why an answer ends, as far as is known: one that does not, has cut off no answer."""
+        self._alternates = False
+        """Whether the model has refused two messages of a user's in a row."""
 
     async def ask(
         self,
@@ -229,6 +240,8 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         emit: Emit | None,
         message_id: str | None,
     ) -> CreateResult:
+        if self._alternates:
+            messages = _joined(messages)
         try:
             if emit is not None:
                 return await self._whole(
@@ -247,7 +260,10 @@ class WrappedClient(Wrapper, ChatCompletionClient):
             if _is_about_a_header(error):
                 # the error itself has the key
                 raise ModelError(_NO_HEADER) from None
-            raise
+            if self._alternates or _ALTERNATING not in str(error):
+                raise
+        self._alternates = True
+        return await self._answer(effect, messages, token, options, emit, message_id)
 
     async def _whole(self, stream: Callable[[], Awaitable[CreateResult]]) -> CreateResult:
         """The result of a streamed answer, unless the server has cut it off."""
@@ -326,6 +342,25 @@ def _checked(client: ChatCompletionClient, result: object) -> CreateResult:
         f"the model client {type(client).__name__} returned {given} instead of a CreateResult with text or calls of tools; "
         "that is a fault of the client"
     )
+
+
+def _joined(messages: Sequence[LLMMessage]) -> Sequence[LLMMessage]:
+    """The messages, with those of a user's in a row as one."""
+    joined: list[LLMMessage] = []
+    for message in messages:
+        if isinstance(message, UserMessage) and joined and isinstance(last := joined[-1], UserMessage):
+            if isinstance(last.content, str) and isinstance(message.content, str):
+                content: Any = f"{last.content}\n\n{message.content}"
+            else:
+                content = [*_parts(last.content), *_parts(message.content)]
+            joined[-1] = message.model_copy(update={"content": content})
+        else:
+            joined.append(message)
+    return joined
+
+
+def _parts(content: str | list[str | Image]) -> list[str | Image]:
+    return [content] if isinstance(content, str) else content
 
 
 def _is_about_a_header(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from support.openai_server import Body, Dialect, HttpError
@@ -181,6 +182,18 @@ class VLLM(ModelServer):
 
     name = "vLLM"
     model = "Qwen/Qwen3-8B"
+
+    def __init__(self, *, lacks_tools: bool = False, alternates: bool = False) -> None:
+        super().__init__(lacks_tools=lacks_tools)
+        self.alternates = alternates
+        """Whether the model's template takes no two messages of a user's in a row, as those of Gemma and Mistral."""
+
+    def refusal(self, body: Body) -> HttpError | None:
+        roles = [message["role"] for message in body["messages"]]
+        if self.alternates and ("user", "user") in pairwise(roles):
+            said = "Conversation roles must alternate user/assistant/user/assistant/..."
+            return self.error(400, said, type="BadRequestError", code=400)
+        return super().refusal(body)
 
     def unknown(self, model: str) -> HttpError:
         return self.error(404, f"The model `{model}` does not exist.", type="NotFoundError", code=404)
