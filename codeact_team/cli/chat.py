@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from signal import SIGINT, Signals
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,16 @@ Reopen = Callable[[TeamChat], TeamChat]
 _FILES = "/files"
 _COST = "/cost"
 _SAVE = re.compile(r"/save\s+(?P<to>\S.*)")
+_HTML = re.compile(r"/html(?:\s+(?P<to>\S.*))?")
+_PAGE = "chat.html"
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
     "/data": "give the code copies of files or directories, such as /data sales.xlsx",
+    "/model": "ask another model from now on, such as /model gpt-5.1",
     _FILES: "list the files that the code has made or changed",
     _COST: "show what all messages have used of the models",
     "/save": "copy these files to a directory, such as /save results",
+    "/html": f"write the page of the chat so far to {_PAGE}, or to another file, such as /html sales.html",
     UNDO: "undo the last message: its part of the conversation, and its changes of variables and files",
     RESET: "forget the conversation and the variables",
     "/help": "show this",
@@ -230,6 +235,8 @@ class _Chat:
         if result is not None and document is not None and not isinstance(self._listener, JsonLines):
             if result.ending is RunEnding.NOT_ACCEPTED and (remedy := advice(document, result)) is not None:
                 self._screen.notice("note", remedy, again=True)
+            if result.wrong_setting is not None and result.wrong_setting.name == "model":
+                self._screen.notice("note", self._another_model(), again=True)
         if result is not None and result.ending is RunEnding.PARKED:
             self._is_over, self._exit_code = True, result.exit_code
 
@@ -247,8 +254,22 @@ class _Chat:
         for entry in reply.given:
             line = f"the code has a copy of {visible(entry.path)} now · {size_of(entry.size)}"
             self._screen.notice("note", line, again=True)
+        if reply.model is not None:
+            asked = f"{visible(reply.model)} is asked from now on; {self._another_model()}"
+            self._screen.notice("note", asked, again=True)
         if reply.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
+
+    def _another_model(self) -> str:
+        """How to ask another model than the last one."""
+        match self.runner.models_before:
+            case []:
+                return "to ask another model: /model NAME"
+            case [model]:
+                return f"to ask {visible(model)} again: /model {visible(model)}"
+            case models:
+                named = " and ".join(map(visible, models))
+                return f"to ask {named} again: /undo, until the last /model is undone"
 
     async def _is_known_here(self, text: str) -> bool:
         """Do what a command asks for that changes nothing in the chat; returns whether it is one."""
@@ -258,13 +279,17 @@ class _Chat:
         if text == _FILES or save is not None:
             await self._print_files(None if save is None else save["to"])
             return True
+        if (page := _HTML.fullmatch(text)) is not None:
+            await self._write_page(page["to"] or _PAGE)
+            return True
         if text == _COST:
             self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing that is known")
             return True
         if is_for_team(text):
             return False
         if text != "/help":
-            self._screen.notice("warning", f"{text} is no command", again=True)
+            what = "not the whole command" if text in _COMMANDS else "no command"
+            self._screen.notice("warning", f"{text} is {what}", again=True)
         for command, what in _COMMANDS.items():
             self._screen.notice("note", f"{command:7} {what}", again=True)
         if self._with_a_person:
@@ -291,6 +316,19 @@ class _Chat:
             self._screen.text(line)
         if not files:
             self._screen.notice("note", "the code has made no files", again=True)
+
+    async def _write_page(self, file: str) -> None:
+        """Write the page of the chat so far."""
+        # who wants no page need not wait for its import
+        from codeact_team.cli.export import shown_page
+
+        try:
+            run = await self.runner.recorded()
+            where = await asyncio.to_thread(shown_page, run, Path(file))
+        except CodeActTeamError as error:
+            self._screen.notice("error", str(error), again=True)
+            return
+        self._screen.notice("note", where, again=True)
 
     def _reader(self) -> Callable[[], Awaitable[str | None]]:
         if not self._with_a_person:

@@ -27,7 +27,7 @@ from codeact_team.journal.run_directory import find_run
 from codeact_team.runs.kept_runs import KeptRun
 
 _MAX_TITLE = 100
-OVER = "; it replaces the file that was there"
+_OVER = "; it replaces the file that was there"
 """The end of a note about a file that was written."""
 _INSTALL = f"logs for Inspect need inspect-ai: {how_to_install('inspect')}"
 
@@ -48,7 +48,7 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path) -> None:
         raise SettingError(
             f"{last} takes one run; several go into a file that ends in {', '.join(_FOR_SEVERAL)}"
         )
-    over = OVER if os.path.lexists(file) else ""
+    over = _OVER if os.path.lexists(file) else ""
     recorded = [RecordedRun(directory) for directory in found.values()]
     try:
         with made_named(file.parent):
@@ -94,6 +94,14 @@ def _told(run: RecordedRun) -> Generator[Story]:
 def _write_page(screen: Screen, runs: Sequence[RecordedRun], file: Path) -> str:
     write_page_of(runs[0], file)
     return "any browser shows it"
+
+
+def shown_page(run: RecordedRun, path: Path) -> str:
+    """Write the page of a run as `write_page_of` does; returns where it is, in words."""
+    path = path.expanduser()
+    over = _OVER if os.path.lexists(path) else ""
+    write_page_of(run, path)
+    return f"the page is {path}{over}"
 
 
 def write_page_of(run: RecordedRun, path: Path) -> None:

@@ -306,13 +306,15 @@ def chat(
         from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.chat import chat_command, reopened
         from codeact_team.errors import SettingError
-        from codeact_team.runs.chat import TeamChat, data_input
+        from codeact_team.runs.chat import TeamChat, data_input, model_input
         from codeact_team.runs.resuming import chat_of, last_chat, resumed
 
         policy = policy_of(allow, allow_unsafe)
         with traced(screen):
             wanted = with_files_of(continue_in, run_dir, data)
-            changes = changes_of(overrides, model, base_url, None if go_on else wanted, package)
+            # a chat that goes on gets them as inputs, so that it has them from then on
+            named, given = (None, None) if go_on else (model, wanted)
+            changes = changes_of(overrides, named, base_url, given, package)
             again = partial(
                 resumed,
                 overrides=changes if go_on else (),
@@ -322,13 +324,16 @@ def chat(
                 sync=sync,
                 keeps_workspace=True,
             )
+            first: list[str] = []
             if go_on:
-                if model or base_url or package or continue_in or no_record:
+                if base_url or package or continue_in or no_record:
                     raise SettingError(
-                        "--continue keeps the model, the server and the packages of the chat: leave "
-                        "--model, --base-url, --package, --continue-in and --no-record out"
+                        "--continue keeps the server and the packages of the chat: leave "
+                        "--base-url, --package, --continue-in and --no-record out"
                     )
                 runner = chat_of(again(last_chat(run_dir, config)))
+                first += [data_input(data)] if data else []
+                first += [model_input(model)] if model else []
             elif config is None:
                 raise SettingError("say with what to chat, such as `chat codeact`, or `chat --continue`")
             else:
@@ -352,6 +357,6 @@ def chat(
                 quiet=quiet,
                 hint=hint_of(allow, allow_unsafe, None, out, record_mib, sync),
                 reopen=partial(reopened, again, patient),
-                first=[data_input(data)] if go_on and data else (),
+                first=first,
             )
         raise typer.Exit(code)

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from codeact_team.cli.conversation import listener_of
-from codeact_team.cli.export import OVER, write_page_of
+from codeact_team.cli.export import shown_page
 from codeact_team.cli.run import ResumeHint, print_end
 from codeact_team.cli.screen import Screen
 from codeact_team.config.document import Document
@@ -34,9 +34,7 @@ def show_command(
     # raises if it cannot be read
     _ = run.about
     if html is not None:
-        over = OVER if os.path.lexists(html) else ""
-        write_page_of(run, html)
-        screen.notice("note", f"the page is {html}{over}")
+        screen.notice("note", shown_page(run, html))
         return 0
     resume_hint = ResumeHint()
     asyncio.run(_print_run(screen, run, resume_hint, follow=follow, as_json=as_json))

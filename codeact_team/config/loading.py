@@ -199,6 +199,19 @@ class CheckedConfig:
         remember_references(component, self.document.references)
         return component
 
+    def make_again(self, paths: Collection[Path]) -> Mapping[Path, Any]:
+        """Make only the components at these paths, with all in them, and without wrappers; raises as :meth:`make`."""
+        models = _models(self)
+        parts = [part for part in self.parts if any(is_in(part.path, path) for path in paths)]
+        _, failures = _make(parts, models, self.policy)
+        self._refuse_mistakes(failures)
+        for _, error in failures:
+            raise error
+        made = {path: models[path]["config"]["part"] for path in paths}
+        for component in made.values():
+            remember_references(component, self.document.references)
+        return made
+
     def _refuse_mistakes(self, failures: Sequence[_Failure]) -> None:
         # something that this machine lacks is no mistake in the config
         mistakes = [(part, error) for part, error in failures if not isinstance(error, SandboxError)]

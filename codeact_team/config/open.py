@@ -6,21 +6,26 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from autogen_agentchat.base import ChatAgent, Team
+from autogen_core.models import ChatCompletionClient
 
-from codeact_team.config.document import ConfigSource, is_text
+from codeact_team.config.document import ConfigSource, dotted, is_text
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.overrides import ForEvery
+from codeact_team.config.overrides import ForEvery, apply_for_every
+from codeact_team.core.autogen_internals import components_in
 from codeact_team.core.events import Opened
 from codeact_team.core.executor_interface import StreamingCodeExecutor
+from codeact_team.core.places import place_of
 from codeact_team.core.providers import Policy
 from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
 from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.pool import SandboxPool
 from codeact_team.executors.warm_sandboxes import why_not_warm
+from codeact_team.models.clients import WrappedClient
 from codeact_team.sandbox.leftovers import remove_leftovers
 from codeact_team.text.redaction import secret_remover
 
@@ -112,6 +117,38 @@ async def _example_executors(config: CheckedConfig) -> list[SandboxedCodeExecuto
     for reason in filter(None, map(why_not_warm, found)):
         logger.info("%s", reason)
     return [executor for executor in found if why_not_warm(executor) is None]
+
+
+def ask_model(team: Team | ChatAgent, config: CheckedConfig, name: str) -> Sequence[ChatCompletionClient]:
+    """Have all model clients of a team ask another model from the next call on. Blocks.
+
+    Args:
+        team: The team, or the agent.
+        config: What it was made of.
+        name: The name of the model.
+
+    Returns:
+        The new clients, which the caller closes.
+
+    Raises:
+        ConfigError: If one of them cannot ask it; then nothing has changed.
+    """
+    # it counts more than what else has set the model
+    document = replace(config.document, overrides={})
+    change = ForEvery(ChatCompletionClient, "model", name, "/model")
+    changed = CheckedConfig.of(apply_for_every(document, [change], config.policy), config.policy)
+    wrappers = {place_of(part.wrapped): part for part in clients_of(team)}
+    places = {part.path: dotted(part.path) for part in changed.parts if dotted(part.path) in wrappers}
+    made = changed.make_again(places)
+    for path, client in made.items():
+        wrappers[places[path]].put(client, name)
+    return [*made.values()]
+
+
+def clients_of(team: Team | ChatAgent) -> Sequence[WrappedClient]:
+    """The model clients of a loaded team, or of an agent."""
+    # they pass for what they wrap
+    return [part for part in components_in(team) if type(part) is WrappedClient]
 
 
 def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:

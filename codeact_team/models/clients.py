@@ -142,11 +142,39 @@ def _usage(recorded: Mapping[str, int]) -> RequestUsage:
     return RequestUsage(recorded["prompt_tokens"], recorded["completion_tokens"])
 
 
+class ModelChosen(Effect[Sequence[str]]):
+    """A person chooses the model that all model clients ask from now on; the outcome has those that they asked before.
+
+    Args:
+        name: The name of the model.
+        choose: Has the clients ask it.
+    """
+
+    kind = "model_choice"
+    form = TypeAdapter(Sequence[str])
+    fails_undone = True
+
+    def __init__(self, name: str, choose: Callable[[], Awaitable[object]]) -> None:
+        self._name = name
+        self._choose = choose
+
+    def request(self) -> JsonValue:
+        return {"model": self._name}
+
+    async def skip(self) -> None:
+        await self._choose()
+
+
 class WrappedClient(Wrapper, ChatCompletionClient):
     """A model client whose calls go through the dispatcher; made by :func:`wrap_client`."""
 
     def __init__(self, client: ChatCompletionClient, model: str | None = None) -> None:
         super().__init__(client)
+        self.put(client, model)
+
+    def put(self, client: ChatCompletionClient, model: str | None = None) -> None:
+        """Wrap a client, from the next call on, in place of the one that was there. Arguments as :func:`wrap_client`."""
+        self.wrapped = client
         self._ends = mend_answers(client)
         self.model_name: str = model or _model_of(client)
         self._gives_reasons: bool | None = None

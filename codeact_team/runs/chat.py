@@ -16,13 +16,18 @@ from autogen_agentchat.base import Team
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
+from codeact_team.config.loading import CheckedConfig
+from codeact_team.config.open import ask_model, clients_of
 from codeact_team.core.component_effects import DataGiven
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.sandbox_description import DataEntry
+from codeact_team.errors import JournalError
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
+from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.journal.result import Costs, RunFile, RunResult
 from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.journal.undoing import LastInput, last_input
+from codeact_team.models.clients import ModelChosen
 from codeact_team.runs.kept_runs import KeptRun
 from codeact_team.runs.run import TeamRun
 from codeact_team.runs.summary import WorkEnd
@@ -30,6 +35,7 @@ from codeact_team.tools.autogen_parts import PartBlock
 
 _RUN = re.compile(r"/run\s+(?P<code>.+)", re.DOTALL)
 _DATA = re.compile(r"/data\s+(?P<paths>.+)")
+_MODEL = re.compile(r"/model\s+(?P<name>\S.*)")
 
 
 def is_for_team(text: str) -> bool:
@@ -40,6 +46,11 @@ def is_for_team(text: str) -> bool:
 def data_input(paths: Sequence[str]) -> str:
     """The input that gives these files or directories to the code."""
     return f"/data {shlex.join(paths)}"
+
+
+def model_input(name: str) -> str:
+    """The input that has all model clients ask this model."""
+    return f"/model {name}"
 
 
 def _paths_in(text: str) -> Sequence[str]:
@@ -56,6 +67,7 @@ class ChatReply:
         error: The error, if the input failed.
         is_reset: Whether the conversation and the variables are forgotten.
         given: What a model is told of data that was given.
+        model: The model that is asked from now on, if that was changed.
     """
 
     result: RunResult | None = None
@@ -63,6 +75,7 @@ class ChatReply:
     error: str | None = None
     is_reset: bool = False
     given: Sequence[DataEntry] = ()
+    model: str | None = None
 
 
 class TeamChat(TeamRun):
@@ -75,11 +88,14 @@ class TeamChat(TeamRun):
         ended_in: The directory of the chat that has ended, if it is kept.
         last: The result of the last task.
         spent: What all messages have cost, once it is open.
+        models_before: The models that were asked before a person has changed that for the last time.
     """
 
     ended_in: RunDirectory | None = None
     last: RunResult | None = None
+    models_before: Sequence[str] = ()
     spent: Costs
+    _config: CheckedConfig
     _seconds: float = 0.0
     """Seconds that the team has worked."""
     _inputs: int = 0
@@ -95,8 +111,9 @@ class TeamChat(TeamRun):
         self.dispatcher.listen(self.spent)
         with self.dispatcher:
             try:
-                async with self.opened_for_tasks(config := self.read()):
-                    self.record(config, None, is_chat=True)
+                self._config = self.read()
+                async with self.opened_for_tasks(self._config):
+                    self.record(self._config, None, is_chat=True)
                     yield
             finally:
                 await self._end(self.spent)
@@ -146,6 +163,17 @@ class TeamChat(TeamRun):
         """
         return await self.files.save_all(self.executors, out)
 
+    async def recorded(self) -> RecordedRun:
+        """The record of all inputs until now.
+
+        Raises:
+            JournalError: If it is not kept, or cannot be written.
+        """
+        if (recorder := self.recording.recorder) is None:
+            raise JournalError("the chat is not kept, so nobody knows what was said: leave --no-record out")
+        await recorder.written()
+        return RecordedRun(recorder.directory)
+
     async def last_input(self) -> LastInput | None:
         """The input that :data:`UNDO` undoes, when the chat is resumed after it; ``None`` if there is none.
 
@@ -174,7 +202,9 @@ class TeamChat(TeamRun):
         return self.last
 
     async def respond(self, text: str, seconds: float | None = None) -> ChatReply:
-        """Do what an input asks for: a task, ``/run`` with Python, ``/data`` with paths, or ``/reset``. The reply has the error, if any.
+        """Do what an input asks for: a task, ``/run`` with Python, ``/data`` with paths, ``/model`` with a name, or ``/reset``.
+
+        The reply has the error, if any.
 
         Args:
             text: The input.
@@ -188,6 +218,8 @@ class TeamChat(TeamRun):
             except ValueError as error:
                 return ChatReply(error=f"/data takes paths as a shell does: {error}")
             return await self._add_data(paths)
+        if (model := _MODEL.fullmatch(text)) is not None:
+            return await self._ask_model(model["name"].strip())
         if text == RESET:
             end = await self._reset()
             return ChatReply(error=end.error, is_reset=end.came_by_itself)
@@ -226,6 +258,22 @@ class TeamChat(TeamRun):
 
         end = await self.end_of(work())
         return ChatReply(given=given, error=end.error)
+
+    async def _ask_model(self, name: str) -> ChatReply:
+        team = self.team
+        assert team is not None, "the team is not open"
+
+        async def choose() -> Sequence[str]:
+            before = sorted({client.model_name for client in clients_of(team)})
+            for client in await asyncio.to_thread(ask_model, team, self._config, name):
+                self._scope.at_end(client.close)
+            return before
+
+        async def work() -> None:
+            self.models_before = await self.dispatcher.perform(ModelChosen(name, choose), choose)
+
+        end = await self.end_of(work())
+        return ChatReply(model=name if end.came_by_itself else None, error=end.error)
 
     async def _reset(self) -> WorkEnd:
         team = self.team

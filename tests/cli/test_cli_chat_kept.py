@@ -56,6 +56,16 @@ def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path
     assert (replayed.returncode, "as recorded" in replayed.stdout) == (0, True), replayed.stderr
 
 
+def test_the_page_of_a_chat_is_written_in_the_middle_of_it(tmp_path: Path):
+    entered = "1?\n/html\n2?\n/html\n/html no/page.html\n"
+    done = codeact_team("chat", talker(tmp_path, ["One.", "Two."]), cwd=tmp_path, stdin=entered)
+    assert "the page is chat.html\n" in done.stderr
+    assert "the page is chat.html; it replaces the file that was there\n" in done.stderr
+    assert "error: the page cannot be written to no/page.html: No such file or directory\n" in done.stderr
+    page = (tmp_path / "chat.html").read_text()
+    assert [said in page for said in ("One.", "Two.")] == [True, True]
+
+
 def test_what_has_failed_or_is_undone_or_forgotten_stays_so_when_a_chat_goes_on(tmp_path: Path):
     replies: Sequence[AnyReply] = [Text("One."), HttpError(401), *map(Text, ("Three.", "Four.", "Six."))]
     with ScriptedServer.in_thread(replies) as server:
