@@ -23,7 +23,7 @@ import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 from documents import Block, Command, blocks_of, commands_of
 from ruamel.yaml import YAML
@@ -94,7 +94,7 @@ class PageRun:
         self._left = ExitStack()
         self._printed: str | None = None
 
-    def __enter__(self) -> PageRun:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

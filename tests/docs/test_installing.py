@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import PAGES, ROOT, Block, blocks_of, commands_of
+from documents import PAGES, Block, blocks_of, commands_of
 from running import assert_same
+from support.checkout import copy_checkout
 from support.command_line import with_index
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -21,15 +22,8 @@ BLOCKS = [block for block in blocks_of(PAGES["guides/deploy"]) if block.language
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what is to be committed, beside a home directory."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split(
-        "\0"
-    ):
-        if name and (ROOT / name).is_file():
-            (copy := tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy)
     (tmp_path / "home").mkdir()
-    return tmp_path / "checkout"
+    return copy_checkout(tmp_path / "checkout")
 
 
 def run(command: str, directory: Path) -> str:

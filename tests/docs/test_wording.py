@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,43 @@ def test_every_option_and_command_is_one_of_ours(page: Path) -> None:
                 assert re.search(rf"{option}(?![\w-])", _help()), f"{page}: {option} in {code!r}"
         if (command := _COMMAND.match(code)) is not None:
             assert f"## `codeact-team {command['name']}`" in _help(), f"{page}: {code!r}"
+
+
+def _sections(page: Path) -> Iterator[tuple[str, Sequence[str]]]:
+    """What each section names in code, and what one types in it: the words behind `codeact-team`, and commands of a chat."""
+    text = page.read_text()
+    starts = [
+        (token.map or [0])[0]
+        for token in MarkdownIt().parse(text)
+        if token.type == "heading_open" and token.map
+    ]
+    lines = text.splitlines()
+    for begin, end in pairwise([*starts, len(lines)]):
+        named = " ".join(
+            child.content
+            for line, token in _inlines(text)
+            if begin < line <= end
+            for child in token.children or ()
+            if child.type == "code_inline"
+        )
+        blocks = [block for block in blocks_of(page) if begin < block.line <= end]
+        consoles = "\n".join(block.text for block in blocks if block.language.startswith("console"))
+        typed = _COMMAND.findall(consoles)
+        for line in consoles.splitlines():
+            if line.startswith("$ codeact-team"):
+                typed += _OPTION.findall(line)
+            elif line.startswith("> /"):
+                typed.append(line[2:].split()[0])
+        yield named, typed
+
+
+def test_the_first_hour_has_nobody_type_a_word_that_is_not_explained() -> None:
+    explained = ""
+    for name in ("tutorial", "guides/first-hour"):
+        for named, typed in _sections(PAGES[name]):
+            explained = f"{explained} {named}"
+            for word in typed:
+                assert re.search(rf"(?<![\w-]){word}(?![\w-])", explained), f"{name}: {word}"
 
 
 @functools.cache

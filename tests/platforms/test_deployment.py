@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML as Reader
+from support.checkout import CHECKOUT, copy_checkout
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 FILES = CHECKOUT / "examples/deployment"
 YAML: Any = Reader(typ="safe")
 VERSION, BASE, IMAGE = "3.13", "codeact-team-test-python", "codeact-team-test-deployed"
@@ -45,18 +45,7 @@ def in_container(image: str, *command: str, options: Sequence[str] = ()) -> str:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what is to be committed."""
-    copy = tmp_path_factory.mktemp("copy")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (CHECKOUT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(CHECKOUT / name, copy / name)
-    return copy
+    return copy_checkout(tmp_path_factory.mktemp("copy"))
 
 
 @pytest.fixture(scope="module")
