@@ -338,7 +338,7 @@ class _Chat:
         # it takes a tenth of a second to import, and others do not need it
         from codeact_team.cli.message_prompt import MessagePrompt
 
-        self._screen.text(_GREETING, "dim")
+        self._screen.line((_GREETING, "dim"))
         self._prompt = MessagePrompt(self._screen)
         return self._prompt.read
 

@@ -170,10 +170,10 @@ class ResumeHint:
         """Where a run that has succeeded is kept, and what to do with it."""
         if self._record is None:
             return None
-        shown = [f"kept in {readable(self._record)}", "codeact-team show last"]
+        shown = ["codeact-team show last"]
         if document is not None and own_task(document):
             shown.append("codeact-team help tutorial")
-        return " · ".join(shown)
+        return f"kept in {readable(self._record)}\n{' · '.join(shown)}"
 
     def _to_answer(self, place: str, resume: str, still_open: Collection[int] | None) -> str:
         questions = [

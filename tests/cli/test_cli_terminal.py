@@ -57,8 +57,8 @@ def test_a_run_that_has_succeeded_says_where_it_is_kept_and_what_to_do_with_it(t
     with on_a_terminal("run", talker(tmp_path, ["Done."]), "A task", cwd=tmp_path) as terminal:
         assert terminal.end() == 0
     end = terminal.text.split("── answer · as shown above\n")[1]
-    kept = r"kept in \.codeact-team/runs/\S+ · codeact-team show last"
-    assert re.fullmatch(kept, " ".join(end.split()))
+    kept = r"kept in \.codeact-team/runs/\S+\ncodeact-team show last\n"
+    assert re.fullmatch(kept, end)
 
 
 def test_what_is_typed_while_work_goes_on_leaves_no_trace_and_later_it_does(tmp_path: Path):
