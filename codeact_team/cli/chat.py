@@ -14,16 +14,16 @@ from codeact_team.batch.alone import PatientCalls
 from codeact_team.cli.conversation import AnswerOnly, Conversation, listener_of
 from codeact_team.cli.in_words import file_lines, size_of, spent
 from codeact_team.cli.json_lines import JsonLines
-from codeact_team.cli.prompts import LineReader, asking_the_person, is_person_there
+from codeact_team.cli.prompts import LineReader, asked_yes_or_no, asking_the_person, is_person_there
 from codeact_team.cli.run import ResumeHint
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.cli.undoing import agrees_to_undo, what_is_undone
+from codeact_team.config.overrides import ForEvery
 from codeact_team.core.effects import Listener
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.journal.chat_input import RESET, UNDO
 from codeact_team.journal.result import RunEnding
-from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.runs.chat import ChatReply, TeamChat, is_for_team
 from codeact_team.runs.remedies import advice
 from codeact_team.runs.resuming import chat_of
@@ -34,16 +34,18 @@ if TYPE_CHECKING:
     from codeact_team.cli.message_prompt import MessagePrompt
 
 Begin = Callable[[Listener], Awaitable[int | None]]
-Reopen = Callable[[TeamChat], TeamChat]
+Reopen = Callable[[TeamChat, Sequence[str]], TeamChat]
 
 _FILES = "/files"
 _COST = "/cost"
 _SAVE = re.compile(r"/save\s+(?P<to>\S.*)")
 _HTML = re.compile(r"/html(?:\s+(?P<to>\S.*))?")
 _PAGE = "chat.html"
+_PACKAGE = re.compile(r"/package\s+(?P<names>\S.*)")
 _COMMANDS = {
     "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
     "/data": "give the code copies of files or directories, such as /data sales.xlsx",
+    "/package": "add Python packages to those of the code, such as /package openpyxl",
     "/model": "ask another model from now on, such as /model gpt-5.1",
     _FILES: "list the files that the code has made or changed",
     _COST: "show what all messages have used of the models",
@@ -78,7 +80,7 @@ def chat_command(
     """Open a team, run it on one message after the other, print what happens, and return the exit code.
 
     ``begin`` is awaited before the first message, with the listener; it returns an exit code if there is to be none.
-    ``reopen`` resumes the chat in the same process, once an input is undone. ``first`` are inputs before those of the person.
+    ``reopen`` resumes the chat in the same process with changes of its config, such as once an input is undone. ``first`` are inputs before those of the person.
     """
     if as_json and quiet:
         raise SettingError("--json prints all events, and --quiet the answers only: leave one of them out")
@@ -101,11 +103,15 @@ def chat_command(
 
 
 def reopened(
-    resume: Callable[[RunDirectory], tuple[TeamRun, str | None]], patient: PatientCalls, chat: TeamChat
+    resume: Callable[..., tuple[TeamRun, str | None]],
+    overrides: Sequence[str | ForEvery],
+    patient: PatientCalls,
+    chat: TeamChat,
+    changes: Sequence[str],
 ) -> TeamChat:
-    """A chat that has ended, resumed with the same patience for its models."""
-    assert chat.ended_in is not None, "only a chat that is kept can be undone"
-    again = chat_of(resume(chat.ended_in))
+    """A chat that has ended, resumed with the same patience for its models, and with more changes of its config."""
+    assert chat.ended_in is not None, "only a chat that is kept can be resumed"
+    again = chat_of(resume(chat.ended_in, overrides=[*overrides, *changes]))
     patient.attach(again)
     return again
 
@@ -138,8 +144,11 @@ class _Chat:
         self._is_over = self._is_reopened = False
         self._is_new = True
         """Whether the last input was not in the journal."""
-        self._undone = ""
-        """What undoing the last input undoes."""
+        self._news = ""
+        """What is different once the chat is resumed in this process."""
+        self._changes: list[str] = []
+        """The changes of its config since it was begun here."""
+        self._is_left_to_resume = False
         self._exit_code: int | None = None
         self._failures: set[int] = set()
         """Exit codes of the messages that could not be worked on."""
@@ -167,13 +176,14 @@ class _Chat:
         self.runner.leave()
 
     async def _talk(self) -> None:
-        while await self._is_undone():
-            assert self._reopen is not None, "else nothing is undone"
-            self.runner, self._is_reopened = self._reopen(self.runner), True
-            self._screen.notice("note", self._undone, again=True)
+        while await self._is_to_resume():
+            assert self._reopen is not None, "else it is not left for that"
+            self.runner, self._is_reopened = self._reopen(self.runner, self._changes), True
+            self._screen.notice("note", self._news, again=True)
 
-    async def _is_undone(self) -> bool:
-        """Open the team, and talk until the person leaves, or undoes an input: returns whether that is so."""
+    async def _is_to_resume(self) -> bool:
+        """Open the team, and talk until the person leaves, or undoes an input, or adds packages: returns whether that is so."""
+        self._is_left_to_resume = False
         async with self.runner.open():
             # a failure to start is reported before anything is asked
             await self.runner.started()
@@ -185,7 +195,7 @@ class _Chat:
                 if text == UNDO:
                     return True
                 await self._handle(text)
-        return False
+        return self._is_left_to_resume
 
     async def _next(self) -> str | None:
         """The next input that the team has to know of, or ``None`` if the person leaves."""
@@ -207,6 +217,8 @@ class _Chat:
                     break
                 if text and not await self._is_known_here(text):
                     return text
+                if self._is_left_to_resume:
+                    break
             has_left = True
             raise asyncio.CancelledError
 
@@ -282,6 +294,9 @@ class _Chat:
         if (page := _HTML.fullmatch(text)) is not None:
             await self._write_page(page["to"] or _PAGE)
             return True
+        if (package := _PACKAGE.fullmatch(text)) is not None:
+            await self._add_packages(package["names"].split())
+            return True
         if text == _COST:
             self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing that is known")
             return True
@@ -302,8 +317,32 @@ class _Chat:
         if undone is None:
             self._screen.notice("warning", "nothing to undo", again=True)
             return False
-        self._undone = what_is_undone(undone, is_contained=self.runner.is_contained)
+        self._news = what_is_undone(undone, is_contained=self.runner.is_contained)
         return await agrees_to_undo(self._screen, undone, with_a_person=self._with_a_person)
+
+    async def _add_packages(self, packages: Sequence[str]) -> None:
+        """Get packages, and leave the chat to resume it in a sandbox that has them, if the person wants that."""
+        named = visible(", ".join(packages))
+        if self._reopen is None or not self.runner.is_kept:
+            self._screen.notice(
+                "error", "the chat is not kept, and only one that is can get packages", again=True
+            )
+            return
+        lost = (
+            "variables come back, as the code of the chat runs again"
+            if self.runner.is_contained
+            else "all variables are lost, as code that could reach more than its workspace does not run again"
+        )
+        self._screen.notice("note", f"a new sandbox gets {named}: files stay; {lost}", again=True)
+        if self._with_a_person and not await asked_yes_or_no("Begin a new sandbox? y yes, n no > "):
+            return
+        try:
+            changes = await self.runner.get_packages(packages)
+        except CodeActTeamError as error:
+            self._screen.notice("error", str(error), again=True)
+            return
+        self._changes += changes
+        self._news, self._is_left_to_resume = f"the code has {named} now", True
 
     async def _print_files(self, out: str | None) -> None:
         """List the files that the code has made or changed, or copy them to a directory."""

@@ -162,7 +162,6 @@ def resume(
             policy = policy_of(allow, allow_unsafe)
             again = partial(
                 resumed,
-                overrides=changes,
                 policy=policy,
                 out=out or before.files_directory,
                 record_mib=record_mib,
@@ -171,7 +170,7 @@ def resume(
                 again=output is not None or out is not None,
                 confirm=confirming(screen, as_json=as_json),
             )
-            runner, task = again(directory)
+            runner, task = again(directory, overrides=changes)
             patient = PatientCalls(retries)
             patient.attach(runner)
             if isinstance(runner, TeamChat):
@@ -184,7 +183,7 @@ def resume(
                     as_json=as_json,
                     quiet=quiet,
                     hint=hint,
-                    reopen=partial(reopened, again, patient),
+                    reopen=partial(reopened, again, changes, patient),
                 )
             else:
                 code = run_command(
@@ -305,6 +304,7 @@ def chat(
     with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.chat import chat_command, reopened
+        from codeact_team.config.open import with_packages
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat, data_input, model_input
         from codeact_team.runs.resuming import chat_of, last_chat, resumed
@@ -314,10 +314,9 @@ def chat(
             wanted = with_files_of(continue_in, run_dir, data)
             # a chat that goes on gets them as inputs, so that it has them from then on
             named, given = (None, None) if go_on else (model, wanted)
-            changes = changes_of(overrides, named, base_url, given, package)
+            changes = changes_of(overrides, named, base_url, given, None if go_on else package)
             again = partial(
                 resumed,
-                overrides=changes if go_on else (),
                 policy=policy,
                 out=out,
                 record_mib=record_mib,
@@ -326,12 +325,15 @@ def chat(
             )
             first: list[str] = []
             if go_on:
-                if base_url or package or continue_in or no_record:
+                if base_url or continue_in or no_record:
                     raise SettingError(
-                        "--continue keeps the server and the packages of the chat: leave "
-                        "--base-url, --package, --continue-in and --no-record out"
+                        "--continue keeps the server of the chat: leave --base-url, --continue-in and --no-record out"
                     )
-                runner = chat_of(again(last_chat(run_dir, config)))
+                directory = last_chat(run_dir, config)
+                runner = chat_of(again(directory, overrides=changes))
+                if package:
+                    changes += with_packages(runner.read(), package)[1]
+                    runner = chat_of(again(directory, overrides=changes))
                 first += [data_input(data)] if data else []
                 first += [model_input(model)] if model else []
             elif config is None:
@@ -356,7 +358,7 @@ def chat(
                 as_json=as_json,
                 quiet=quiet,
                 hint=hint_of(allow, allow_unsafe, None, out, record_mib, sync),
-                reopen=partial(reopened, again, patient),
+                reopen=partial(reopened, again, changes if go_on else (), patient),
                 first=first,
             )
         raise typer.Exit(code)

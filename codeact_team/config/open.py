@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -10,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from autogen_agentchat.base import ChatAgent, Team
+from autogen_core.code_executor import CodeExecutor
 from autogen_core.models import ChatCompletionClient
 
 from codeact_team.config.document import ConfigSource, dotted, is_text
 from codeact_team.config.loading import CheckedConfig, read_config
-from codeact_team.config.overrides import ForEvery, apply_for_every
+from codeact_team.config.overrides import ForEvery, apply_for_every, apply_overrides
 from codeact_team.core.autogen_internals import components_in
 from codeact_team.core.events import Opened
 from codeact_team.core.executor_interface import StreamingCodeExecutor
 from codeact_team.core.places import place_of
-from codeact_team.core.providers import Policy
+from codeact_team.core.providers import Policy, schema_of
 from codeact_team.core.scope import Scope
 from codeact_team.errors import ConfigError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -149,6 +151,24 @@ def clients_of(team: Team | ChatAgent) -> Sequence[WrappedClient]:
     """The model clients of a loaded team, or of an agent."""
     # they pass for what they wrap
     return [part for part in components_in(team) if type(part) is WrappedClient]
+
+
+def with_packages(config: CheckedConfig, packages: Sequence[str]) -> tuple[CheckedConfig, Sequence[str]]:
+    """A config whose executors have these packages, too, and the overrides of ``config`` that make it so.
+
+    Raises:
+        ConfigError: If no executor takes packages, or not these.
+    """
+    settings: dict[str, list[str]] = {}
+    for part in config.parts:
+        if issubclass(part.component, CodeExecutor) and "packages" in schema_of(part.component).model_fields:
+            there: list[str] = part.config.get("packages") or []
+            path = dotted((*part.path, "config", "packages"))
+            settings[path] = [*there, *(name for name in packages if name not in there)]
+    if not settings:
+        raise ConfigError("the team runs no code that packages could be added for", file=config.document.name)
+    changes = [f"{path}={json.dumps(names)}" for path, names in settings.items()]
+    return CheckedConfig.of(apply_overrides(config.document, changes), config.policy), changes
 
 
 def executors_of(scope: Scope) -> list[StreamingCodeExecutor]:

@@ -17,10 +17,11 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeact_team.config.loading import CheckedConfig
-from codeact_team.config.open import ask_model, clients_of
+from codeact_team.config.open import ask_model, clients_of, executors_of, make_runnable, with_packages
 from codeact_team.core.component_effects import DataGiven
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.sandbox_description import DataEntry
+from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.journal.recorded_run import RecordedRun
@@ -96,6 +97,8 @@ class TeamChat(TeamRun):
     models_before: Sequence[str] = ()
     spent: Costs
     _config: CheckedConfig
+    _stays: bool = False
+    """Whether it is kept without an input, too."""
     _seconds: float = 0.0
     """Seconds that the team has worked."""
     _inputs: int = 0
@@ -120,7 +123,7 @@ class TeamChat(TeamRun):
 
     async def _end(self, of_all: Costs) -> None:
         recorder, before = self.recording.recorder, self.recording.last_result
-        is_kept = self._inputs > 0 or self.recording.is_resumed
+        is_kept = self._inputs > 0 or self.recording.is_resumed or self._stays
         if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
             used = {
@@ -163,6 +166,11 @@ class TeamChat(TeamRun):
         """
         return await self.files.save_all(self.executors, out)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is recorded."""
+        return self.recording.recorder is not None
+
     async def recorded(self) -> RecordedRun:
         """The record of all inputs until now.
 
@@ -173,6 +181,24 @@ class TeamChat(TeamRun):
             raise JournalError("the chat is not kept, so nobody knows what was said: leave --no-record out")
         await recorder.written()
         return RecordedRun(recorder.directory)
+
+    async def get_packages(self, packages: Sequence[str]) -> Sequence[str]:
+        """Get packages for the code besides those that it has.
+
+        Returns:
+            The overrides with which the chat has them once it is resumed.
+
+        Raises:
+            ConfigError: If its code takes no packages, or not these.
+            SandboxError: If they cannot be had.
+        """
+        config, changes = with_packages(self._config, packages)
+        async with Scope() as scope:
+            make_runnable(config)
+            for executor in executors_of(scope):
+                await executor.prepare()
+        self._stays = True
+        return changes
 
     async def last_input(self) -> LastInput | None:
         """The input that :data:`UNDO` undoes, when the chat is resumed after it; ``None`` if there is none.
