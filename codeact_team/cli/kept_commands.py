@@ -31,8 +31,9 @@ def answer(
 ) -> None:
     """Answer a question for which a run was parked, so that resume goes on with it. Without ANSWER, show the question.
 
-    Calls that code makes side by side are asked about together. Of calls in a loop, each is asked about once the one
-    before is made, as it may depend on that: resume on a terminal asks you in turn, and always allows the tool from then on.
+    Calls that code makes side by side are asked about together. In a loop, the next call is asked about when the one before
+    is made, as it may depend on that. There, resume on a terminal asks you in turn; the answer always allows the tool from
+    then on.
 
     Exit codes: 0, and 2 if the run waits for no such answer.
     """
@@ -134,9 +135,10 @@ def export(
 ) -> None:
     """Write a run as a file for another program, such as `codeact-team export last report.ipynb`.
 
-    The ending of FILE says as what. .ipynb is for Jupyter, with code, outputs, figures and answers, and its code can run again.
-    .html is the page that show writes. .md has the figures in a directory beside it. .zip has the run itself, which show,
-    replay and tests read. .eval and .json are for Inspect's viewer and need the extra `inspect`. The last three take several runs.
+    The ending of FILE says as what. A notebook (.ipynb) has code, outputs, figures and answers, and Jupyter can run it again.
+    A page (.html) is the one that show writes. Markdown (.md) has its figures in a directory beside it. An archive (.zip) is
+    the run itself, which show, replay and tests read. A log for Inspect (.eval or .json) needs the extra `inspect`. Archives
+    and logs take several runs.
 
     Exit codes: 0 written, 2 not.
     """

@@ -131,7 +131,7 @@ def test_parquet_has_the_same_fields(
     packages = tmp_path_factory.mktemp("packages")
     install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(packages), "pyarrow"]
     subprocess.run(install, check=True)
-    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setattr(sys, "path", [str(packages), *sys.path])
     table: Any = importlib.import_module("pyarrow").table
     parquet: Any = importlib.import_module("pyarrow.parquet")
     (tmp_path / "a.csv").write_text("")
