@@ -306,7 +306,7 @@ class _Chat:
             what = "not the whole command" if text in _COMMANDS else "no command"
             self._screen.notice("warning", f"{text} is {what}", again=True)
         for command, what in _COMMANDS.items():
-            self._screen.notice("note", f"{command:7} {what}", again=True)
+            self._screen.notice("note", f"{command:8} {what}", again=True)
         if self._with_a_person:
             self._screen.notice("note", _KEYS, again=True)
         return True
