@@ -241,8 +241,8 @@ def test_commands_are_words_of_their_own_and_everything_else_is_a_message(tmp_pa
         terminal.wait_for("warning: /resett is no command\n")
         ask(terminal, "/help")
         terminal.wait_for(
-            "/reset  forget the conversation and the variables\n/help   show this\n"
-            "/exit   leave, as do exit and quit\n"
+            "/reset   forget the conversation and the variables\n/help    show this\n"
+            "/exit    leave, as do exit and quit\n"
         )
         for message in ("/etc/passwd", "// really", "/reset the counter"):
             ask(terminal, message)
