@@ -89,7 +89,7 @@ def _packages() -> Iterator[Leftover]:
     layers = Layers()
     if layers.root.is_dir():
         kept = layers.all()
-        size = size_of(sum(layer.size for layer in kept))
+        size = size_of(layers.size())
         yield Leftover(
             "packages", layers.root, f"{counted(len(kept), 'set')}, {size}", partial(_remove_packages, layers)
         )

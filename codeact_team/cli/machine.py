@@ -77,7 +77,7 @@ def packages_command(
     layers = Layers()
     code = 0
     screen.work()
-    for layer in layers.all():
+    for layer in (kept := layers.all()):
         if older_than is not None and time.time() - layer.used < older_than * _DAY:
             continue
         shown = layer.model_dump(mode="json")
@@ -97,6 +97,8 @@ def packages_command(
             screen.text("  removed" if shown["removed"] else "  kept: a sandbox uses it", "dim")
     if prune:
         remove_rest_of_packages(layers)
+    elif older_than is None and not as_json and len(kept) > 1:
+        screen.text(f"together {layers.size() / _MIB:.1f} MiB: a wheel that several have is kept once")
     screen.close()
     return code
 

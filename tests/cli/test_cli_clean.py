@@ -30,6 +30,7 @@ def layer(name: str, days: float) -> Layer:
     """Packages as they are kept, which were used so many days ago."""
     kept = Layers().root / "layers"
     (kept / name).mkdir(parents=True)
+    (kept / name / "module.py").write_text("#" * 1000)
     made = Layer(path=kept / name, packages={name: "1.0"}, interpreter="CPython", size=1000, stamp="")
     (kept / f"{name}.json").write_text(made.model_dump_json())
     when = time.time() - days * DAY

@@ -12,13 +12,14 @@ import pytest
 from support.executing import zygote as zygote
 from support.wheels import make_wheel, use_index
 
-from codeact_team.executors.packages.layers import Layers
+from codeact_team.executors.packages.layers import Layer, Layers
 from codeact_team.executors.packages.provision import Provision
 from codeact_team.executors.packages.requirements import Requested
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 Provide = Callable[..., Provision]
+Said = list[str]
 
 
 def with_index(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -74,3 +75,13 @@ def provision(layers: Layers, *requirements: str, file: Path | None = None) -> P
 def provide(layers: Layers) -> Provide:
     """Packages for the confined sandbox."""
     return partial(provision, layers)
+
+
+async def made(provide: Provide, *requirements: str, file: Path | None = None) -> tuple[Layer, Said]:
+    said: Said = []
+    packages = provide(*requirements, file=file)
+    await packages.provide(said.append)
+    layer = packages.layer
+    assert layer is not None
+    await packages.release()
+    return layer, said

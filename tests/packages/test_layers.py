@@ -10,25 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from packages.conftest import Provide
+from packages.conftest import Provide, Said, made
 from support.command_line import in_this_process
 from support.wheels import make_source_distribution, make_wheel
 
 from codeact_team.errors import SandboxError, SettingError
-from codeact_team.executors.packages.layers import Layer, Layers
+from codeact_team.executors.packages.layers import Layers
 from codeact_team.executors.packages.requirements import Requested
-
-Said = list[str]
-
-
-async def made(provide: Provide, *requirements: str, file: Path | None = None) -> tuple[Layer, Said]:
-    said: Said = []
-    packages = provide(*requirements, file=file)
-    await packages.provide(said.append)
-    layer = packages.layer
-    assert layer is not None
-    await packages.release()
-    return layer, said
 
 
 async def test_packages_come_with_what_they_need_and_are_told_by_version(provide: Provide) -> None:

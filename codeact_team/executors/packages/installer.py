@@ -109,6 +109,7 @@ async def install(
 ) -> None:
     """Unpack the packages and their dependencies, for this Python, into an empty directory.
 
+    Its files may be links to those of uv's cache: they must not be written, and other users may be able to.
     ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if they cannot be had.
     """
     report(f"getting {requested} for {interpreter}")
@@ -149,8 +150,8 @@ def _arguments(
         "--python-platform": interpreter.platform,
         # nothing of a package is run
         "--only-binary": ":all:",
-        # code or other users may be able to change uv's cache
-        "--link-mode": "copy",
+        # with uv's cache: what is there already costs nothing, and what is kept is copied
+        "--link-mode": "hardlink",
     }
     lines = requested.lines()
     for option, asked in (("--requirements", lines.requirements), ("--constraints", lines.constraints)):

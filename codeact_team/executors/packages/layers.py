@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
 import json
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import NamedTuple
 
 import platformdirs
 from pydantic import BaseModel, ValidationError
@@ -22,95 +20,34 @@ from pydantic import BaseModel, ValidationError
 from codeact_team.core.aio import FairLock, to_the_end
 from codeact_team.errors import SandboxError
 from codeact_team.executors.packages.installer import install
+from codeact_team.executors.packages.manifests import (
+    Manifest,
+    differences,
+    digest_of,
+    files_in,
+    read_manifest,
+    stamp_of,
+)
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
+from codeact_team.executors.packages.wheels import (
+    PACKAGES,
+    KeptWheels,
+    Wheel,
+    copied,
+    path_in,
+    record_lines,
+    wheels_in,
+)
 from codeact_team.files import trees
 from codeact_team.files.atomic import write_whole
 from codeact_team.sandbox.base import PACKAGES_START
 from codeact_team.sandbox.system.kernel import is_running
 from codeact_team.sandbox.temporary import lock
 
-_MAX_TOLD = 20
-
-
-class _File(NamedTuple):
-    """A file of a layer: size in bytes, time of its last change in ns, digest of its content."""
-
-    size: int
-    changed: int
-    digest: str
-
-
-_Manifest = dict[str, _File]
-"""The files by their paths within the layer."""
-
-
-def _make_manifest(directory: Path) -> _Manifest:
-    """Make the manifest of a directory, in the order of the paths. Reads every file."""
-    found: _Manifest = {}
-    for path, status in files_in(directory):
-        found[path] = _File(status.st_size, status.st_mtime_ns, _digest(directory / path))
-    return dict(sorted(found.items()))
-
-
-def _stamp_of(directory: Path) -> str:
-    """A digest of the paths, sizes, times and permissions of the files in a directory. Reads no file.
-
-    Directories with different stamps may still have the same content.
-    """
-    seen = [
-        f"{path}\0{status.st_size} {status.st_mtime_ns} {status.st_mode}"
-        for path, status in files_in(directory)
-    ]
-    seen.sort()
-    return hashlib.sha256("\n".join(seen).encode(errors="surrogateescape")).hexdigest()
-
-
-def _digest_of(manifest: _Manifest) -> str:
-    """A digest of the content, which is the same whenever and wherever the files were made."""
-    # two compilations of one module may differ
-    content = "".join(
-        f"{path}\0{file.digest}\n" for path, file in manifest.items() if not path.endswith(".pyc")
-    )
-    return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
-
-
-def _differences(directory: Path, manifest: _Manifest, *, thorough: bool) -> list[str]:
-    """The first paths at which a directory differs from its manifest. If ``thorough``, every file is read."""
-    left = dict(manifest)
-    different: list[str] = []
-    for path, status in files_in(directory):
-        known = left.pop(path, None)
-        if known is None or not _is(directory / path, status, _File(*known), thorough=thorough):
-            different.append(path)
-        if len(different) >= _MAX_TOLD:
-            return different
-    return [*different, *left][:_MAX_TOLD]
-
-
-def _is(path: Path, status: os.stat_result, known: _File, *, thorough: bool) -> bool:
-    if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
-        return False
-    looks_the_same = status.st_mtime_ns == known.changed
-    return (looks_the_same and not thorough) or _digest(path) == known.digest
-
-
-def files_in(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Paths and status of everything below a directory except directories. Follows no links."""
-    with trees.opened_own(directory) as top:
-        for inner, name, status in trees.files_below(top):
-            yield "/".join([*inner.names, name]), status
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-_PACKAGES = "site-packages"
 _ABOUT_THE_HOST = ("direct_url.json", "uv_cache.json", "REQUESTED")
 
-Compile = Callable[[Path], Awaitable[None]]
-"""Compiles the modules in a directory, by the Python of the sandbox."""
+Compile = Callable[[Sequence[Path]], Awaitable[None]]
+"""Compiles modules, by the Python of a sandbox that sees no others, and stores the result where Python looks for it."""
 
 _making = FairLock()
 
@@ -123,7 +60,7 @@ class Layer(BaseModel):
         packages: Version by name.
         interpreter: The Python that they fit, in words.
         size: In bytes.
-        stamp: As of :func:`_stamp_of`, when it was made.
+        stamp: As of :func:`stamp_of`, when it was made.
     """
 
     path: Path
@@ -161,6 +98,15 @@ class Layers:
         """All layers."""
         names = sorted(path.stem for path in (self.root / "layers").glob("*.json"))
         return [layer for name in names if (layer := self._load(name)) is not None]
+
+    def size(self) -> int:
+        """Bytes of all layers. A file that several have counts once. Blocks."""
+        found: dict[int, int] = {}
+        for layer in self.all():
+            # somebody may remove it meanwhile
+            with suppress(FileNotFoundError):
+                found |= {status.st_ino: status.st_size for _, status in files_in(layer.path)}
+        return sum(found.values())
 
     def interpreter(self, identity: str) -> PythonDescription | None:
         """The kept description of a Python, if any."""
@@ -201,10 +147,10 @@ class Layers:
     def changes(self, layer: Layer, *, thorough: bool) -> list[str]:
         """The first paths in a layer that have changed since it was made. If ``thorough``, every file is read. Blocks."""
         try:
-            if not thorough and _stamp_of(layer.path) == layer.stamp:
+            if not thorough and stamp_of(layer.path) == layer.stamp:
                 return []
-            manifest: _Manifest = json.loads(self._manifest_path(layer.path.name).read_bytes())
-            return _differences(layer.path, manifest, thorough=thorough)
+            manifest = read_manifest(self._manifest_path(layer.path.name))
+            return differences(layer.path, manifest, thorough=thorough)
         except (FileNotFoundError, ValueError):
             return ["its manifest"]
         except OSError as error:
@@ -244,37 +190,61 @@ class Layers:
         building = self.root / f"building-{os.getpid()}-{secrets.token_hex(4)}"
         building.mkdir(mode=0o700, parents=True)
         try:
-            await install(requested, interpreter, building / _PACKAGES, report)
-            await asyncio.to_thread(_tidy, building)
-            report("compiling the modules in the sandbox")
-            await compile_modules(building)
-            return await to_the_end(asyncio.to_thread(self._keep, building, interpreter))
+            unpacked, made = building / "unpacked", building / "layer"
+            await install(requested, interpreter, unpacked / PACKAGES, report)
+            await to_the_end(asyncio.to_thread(_tidy, unpacked))
+            manifest, new = await to_the_end(asyncio.to_thread(self._fill, made, unpacked, interpreter))
+            if any(wheel.modules for wheel in new):
+                report("compiling the modules in the sandbox")
+            for wheel in new:
+                if wheel.modules:
+                    await compile_modules([made / path for path in wheel.modules])
+                manifest |= await asyncio.to_thread(wheel.with_compiled, made, interpreter.cache_tag)
+            return await to_the_end(asyncio.to_thread(self._keep, made, manifest, interpreter))
         finally:
             await to_the_end(asyncio.to_thread(_remove, building))
 
-    def _keep(self, building: Path, interpreter: PythonDescription) -> Layer:
-        packages = {
-            one.metadata["Name"]: one.version for one in distributions(path=[str(building / _PACKAGES)])
-        }
-        _make_readable(building)
-        manifest = _make_manifest(building)
-        name = _digest_of(manifest)[:32]
+    def _fill(
+        self, made: Path, unpacked: Path, interpreter: PythonDescription
+    ) -> tuple[Manifest, list[Wheel]]:
+        """Put wheels into a new layer: from other layers with a part of the manifest, or new, which are to be compiled."""
+        kept = KeptWheels(self._manifests())
+        manifest: Manifest = {}
+        new: list[Wheel] = []
+        for wheel in wheels_in(unpacked, interpreter):
+            if (linked := kept.link(wheel.key, made)) is None:
+                new.append(copied(wheel, unpacked, made, interpreter))
+            else:
+                manifest |= linked
+        return manifest, new
+
+    def _manifests(self) -> Iterator[tuple[Path, Manifest]]:
+        for layer in self.all():
+            # one that is damaged is told when its layer is used
+            with suppress(FileNotFoundError, ValueError):
+                yield layer.path, read_manifest(self._manifest_path(layer.path.name))
+
+    def _keep(self, made: Path, manifest: Manifest, interpreter: PythonDescription) -> Layer:
+        packages = {one.metadata["Name"]: one.version for one in distributions(path=[str(made / PACKAGES)])}
+        _make_readable(made)
+        manifest = dict(sorted(manifest.items()))
+        name = digest_of(manifest)[:32]
         layer = Layer(
             path=self.root / "layers" / name,
             packages=dict(sorted(packages.items())),
             interpreter=str(interpreter),
             size=sum(file.size for file in manifest.values()),
-            stamp=_stamp_of(building),
+            stamp=stamp_of(made),
         )
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             # among processes
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            return self._put_in_place(building, layer, manifest)
+            return self._put_in_place(made, layer, manifest)
         finally:
             os.close(descriptor)
 
-    def _put_in_place(self, building: Path, layer: Layer, manifest: _Manifest) -> Layer:
+    def _put_in_place(self, made: Path, layer: Layer, manifest: Manifest) -> Layer:
         name = layer.path.name
         if (same := self._load(name)) is not None and not self.changes(same, thorough=True):
             return same
@@ -283,7 +253,7 @@ class Layers:
             raise SandboxError(
                 f"the packages in {layer.path} were changed, and other sandboxes use them: stop those first"
             )
-        trees.move(str(building), str(layer.path))
+        trees.move(str(made), str(layer.path))
         _write(self._manifest_path(name), json.dumps(manifest))
         _write(self._record_path(name), layer.model_dump_json())
         return layer
@@ -313,9 +283,9 @@ class Layers:
         return self.root / "manifests" / f"{name}.json"
 
 
-def _tidy(building: Path) -> None:
+def _tidy(directory: Path) -> None:
     """Remove files about this machine, and add the module that lets Python find the packages."""
-    packages = building / _PACKAGES
+    packages = directory / PACKAGES
     for path, status in files_in(packages):
         if not stat.S_ISREG(status.st_mode):
             raise SandboxError(
@@ -326,23 +296,36 @@ def _tidy(building: Path) -> None:
     for name in _ABOUT_THE_HOST:
         for file in packages.glob(f"*.dist-info/{name}"):
             file.unlink()
-    start = building / PACKAGES_START
+    there: set[str] = set()
+    for path, _ in [*files_in(packages)]:
+        if "__pycache__" in path.split("/"):
+            # what runs is compiled here, from what can be read
+            (packages / path).unlink()
+        else:
+            there.add(path)
+    for record in packages.glob("*.dist-info/RECORD"):
+        # else it says whether its wheel was asked for, or is only needed
+        kept = [f"{line}\n" for line in record_lines(record) if path_in(line) in there]
+        record.unlink()
+        record.write_text("".join(kept), errors="surrogateescape")
+    start = directory / PACKAGES_START
     start.mkdir()
     finder = resources.files(__name__.rpartition(".")[0]) / "inside" / "sitecustomize.py"
     (start / "sitecustomize.py").write_text(finder.read_text())
 
 
-def _make_readable(building: Path) -> None:
+def _make_readable(layer: Path) -> None:
     """Let every user read a layer, as code in a sandbox may be any user, and no user write its files."""
-    with trees.opened_own(building) as top:
+    with trees.opened_own(layer) as top:
         for directory in trees.walk(top):
             os.fchmod(directory.descriptor, 0o755)
             for name, status in directory.entries():
                 if stat.S_ISDIR(status.st_mode):
                     directory.enter(name, status)
                     continue
-                executable = status.st_mode & stat.S_IXUSR
-                os.chmod(name, 0o555 if executable else 0o444, dir_fd=directory.descriptor)
+                mode = 0o555 if status.st_mode & stat.S_IXUSR else 0o444
+                if stat.S_IMODE(status.st_mode) != mode:
+                    os.chmod(name, mode, dir_fd=directory.descriptor)
 
 
 def _remove(directory: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from codeact_team.core.aio import FairLock, to_the_end
 from codeact_team.errors import SandboxError
-from codeact_team.executors.packages.layers import Layer, Layers, files_in
+from codeact_team.executors.packages.layers import Layer, Layers
 from codeact_team.executors.packages.requirements import (
     MAX_DESCRIPTION_BYTES,
     PythonDescription,
@@ -23,6 +23,7 @@ from codeact_team.executors.packages.requirements import (
     describing,
     read_description,
 )
+from codeact_team.executors.packages.wheels import compiled_path
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.processes import ProcessRequest
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -32,13 +33,12 @@ _MAX_COMPILED_BYTES = 256 * 1024 * 1024
 _LENGTH = 4
 
 
-async def _compile_modules(processes: ProcessServer, directory: Path, cache_tag: str) -> None:
-    """Compile the modules of packages in a sandbox, and store the result where Python looks for it.
+async def _compile_modules(processes: ProcessServer, modules: Sequence[Path], cache_tag: str) -> None:
+    """Compile modules in a sandbox, and store the result where Python looks for it.
 
     ``cache_tag`` is the name of the sandbox's Python in names of files, such as ``cpython-311``. Raises a ``SandboxError``
     if the sandbox does not compile them.
     """
-    modules = [directory / path for path, _ in files_in(directory) if path.endswith(".py")]
     program = (resources.files(__name__.rpartition(".")[0]) / "inside" / "compile.py").read_text()
     request = ProcessRequest([processes.python, "-I", "-S", "-W", "ignore", "-c", program], stderr="together")
     answers = _Answers(modules, cache_tag)
@@ -76,9 +76,9 @@ class _Answers:
 
     def _store(self, module: Path, compiled: bytes) -> None:
         if compiled:
-            cache = module.parent / "__pycache__"
-            cache.mkdir(exist_ok=True)
-            (cache / f"{module.stem}.{self._cache_tag}.pyc").write_bytes(compiled)
+            path = compiled_path(module, self._cache_tag)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(compiled)
 
     def check(self) -> None:
         """Raise a ``SandboxError`` if a module is left."""
@@ -232,9 +232,9 @@ class Provision:
             logger.debug("the description of a Python cannot be kept: %s", error)
         return interpreter
 
-    async def _compile(self, cache_tag: str, directory: Path) -> None:
+    async def _compile(self, cache_tag: str, modules: Sequence[Path]) -> None:
         async with processes_in_throw_away(self._make_sandbox) as processes:
-            await _compile_modules(processes, directory, cache_tag)
+            await _compile_modules(processes, modules, cache_tag)
 
 
 @asynccontextmanager

@@ -1,0 +1,135 @@
+"""A changed set of packages takes the wheels that are there from other sets, and only them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from packages.conftest import Provide, made
+from support.command_line import in_this_process
+from support.wheels import make_wheel
+
+from codeact_team.executors.packages.layers import Layer, Layers
+
+
+def inodes(layer: Layer, name: str) -> list[int]:
+    """Those of a wheel's module, and of what it was compiled to."""
+    packages = layer.path / "site-packages"
+    [compiled] = packages.glob(f"__pycache__/{name}.*.pyc")
+    return [(packages / f"{name}.py").stat().st_ino, compiled.stat().st_ino]
+
+
+@pytest.mark.usefixtures("made_before")
+async def test_an_added_package_is_all_that_is_added(provide: Provide, layers: Layers, index: Path) -> None:
+    make_wheel(index, "squares")
+    first, _ = await made(provide, "shapes")
+    # what was only needed is asked for now
+    second, _ = await made(provide, "shapes", "colours", "squares")
+    assert second.packages == {**first.packages, "squares": "1.0"}
+    for name in ("shapes", "colours"):
+        assert inodes(first, name) == inodes(second, name)
+    alone = [path for path in second.path.rglob("*") if path.is_file() and path.stat().st_nlink == 1]
+    assert alone
+    assert all("squares" in str(path.relative_to(second.path)) for path in alone)
+    assert layers.size() < first.size + second.size
+    assert "MiB: a wheel that several have is kept once\n" in in_this_process("packages").stdout
+    assert [layers.changes(layer, thorough=True) for layer in layers.all()] == [[], []]
+
+
+@pytest.mark.usefixtures("made_before")
+async def test_without_the_set_that_had_it_first_a_wheel_stays_as_long_as_one_needs_it(
+    provide: Provide, layers: Layers
+) -> None:
+    first, _ = await made(provide, "shapes")
+
+    def remove_it(said: str) -> None:
+        # in the middle of making the next one
+        if said.startswith("compiling"):
+            assert layers.remove(first)
+
+    packages = provide("shapes==1.0", "colours")
+    await packages.provide(remove_it)
+    second = packages.layer
+    await packages.release()
+    assert second is not None
+    assert layers.all() == [second]
+    assert layers.changes(second, thorough=True) == []
+    assert (second.path / "site-packages" / "colours.py").stat().st_nlink == 1
+
+
+async def test_no_file_is_shared_with_the_cache_of_uv(provide: Provide) -> None:
+    layer, _ = await made(provide, "colours")
+    assert {path.stat().st_nlink for path in layer.path.rglob("*") if path.is_file()} == {1}
+
+
+@pytest.mark.usefixtures("made_before")
+@pytest.mark.parametrize(
+    "what",
+    [
+        "changed",
+        pytest.param("writable", marks=pytest.mark.long),
+        pytest.param("gone", marks=pytest.mark.long),
+    ],
+)
+async def test_what_was_changed_in_a_set_does_not_get_into_another(
+    provide: Provide, layers: Layers, what: str
+) -> None:
+    first, _ = await made(provide, "shapes")
+    [compiled] = first.path.glob("site-packages/__pycache__/colours.*.pyc")
+    before = compiled.stat()
+    compiled.chmod(0o644)
+    if what == "changed":
+        compiled.write_bytes(bytes(before.st_size))
+        os.utime(compiled, ns=(before.st_atime_ns, before.st_mtime_ns))
+        compiled.chmod(0o444)
+    elif what == "gone":
+        compiled.unlink()
+    second, _ = await made(provide, "shapes==1.0", "colours")
+    [new] = second.path.glob("site-packages/__pycache__/colours.*.pyc")
+    assert b"0.5" in new.read_bytes()
+    assert (new.stat().st_nlink, new.stat().st_mode & 0o777) == (1, 0o444)
+    assert layers.changes(second, thorough=True) == []
+
+
+async def test_a_wheel_that_brings_files_of_another_stays_among_its_own(
+    provide: Provide, layers: Layers, index: Path
+) -> None:
+    forged = {f"__pycache__/colours.{sys.implementation.cache_tag}.pyc": "forged", "colours.py": "forged = 1"}
+    make_wheel(index, "sly", files=forged)
+    with_it, _ = await made(provide, "sly")
+    compiled = with_it.path.glob("site-packages/__pycache__/*")
+    assert [b"forged" in path.read_bytes()[:16] for path in compiled] == [False]
+    make_wheel(index, "sly", "2.0", files={**forged, "colours.py": ""}, requires=["colours"])
+    await made(provide, "sly")
+    without, _ = await made(provide, "colours")
+    [compiled] = without.path.glob("site-packages/__pycache__/*")
+    assert b"0.5" in compiled.read_bytes()
+    assert (without.path / "site-packages" / "colours.py").read_text() == "version = '0.5'\n"
+
+
+@pytest.mark.long
+async def test_one_that_was_killed_leaves_nothing_that_another_takes(
+    provide: Provide, layers: Layers
+) -> None:
+    program = (
+        "import asyncio, logging; from codeact_team import ConfinedCommandLineCodeExecutor as Executor\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "asyncio.run(Executor(packages=['shapes']).prepare())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b"compiling" in line:
+            process.send_signal(signal.SIGKILL)
+    assert await process.wait() == -signal.SIGKILL
+    assert len(list(layers.root.glob("building-*"))) == 1
+    layer, _ = await made(provide, "shapes")
+    assert layers.changes(layer, thorough=True) == []
+    layers.remove_unfinished()
+    assert not list(layers.root.glob("building-*"))
