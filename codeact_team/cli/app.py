@@ -168,7 +168,7 @@ def _options(
         ),
     ] = None,
     log_file: Annotated[
-        str | None, typer.Option(metavar="FILE", envvar=LOG_FILE, help="Add the log to a file.")
+        str | None, typer.Option(metavar="FILE", envvar=LOG_FILE, help="Append the log to a file.")
     ] = None,
 ) -> None:
     """See the help of the app."""

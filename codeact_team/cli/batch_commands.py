@@ -91,12 +91,12 @@ def batch(
         bool,
         typer.Option(
             "--failed",
-            help="Run only tasks that have failed, or whose checker has. Wrong or unaccepted answers stay.",
+            help="Run only tasks that failed, or whose checker failed. Answers that are wrong or not accepted stay.",
         ),
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="Stop a task when it has worked so long."),
+        typer.Option(metavar="SECONDS", min=0.001, help="Stop a task after this many seconds of work."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -115,7 +115,7 @@ def batch(
         typer.Option(
             metavar="N",
             min=0,
-            help="The most times that a task is tried again when the engine, a connection or the model's server fails.",
+            help="Try a task again at most N times when the engine, a connection or the model's server fails.",
             show_default=True,
         ),
     ] = 4,

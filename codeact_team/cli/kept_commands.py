@@ -67,7 +67,7 @@ def runs(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="List only the oldest runs: the ones that exceed this size, such as 2GB, together with all later ones.",
+            help="List only the oldest runs, which do not fit into this size, such as 2GB, beside the newer ones.",
         ),
     ] = None,
     prune: Annotated[
@@ -135,7 +135,7 @@ def export(
 ) -> None:
     """Write a run as a file for another program, such as `codeact-team export last report.ipynb`.
 
-    The ending of FILE says as what. A notebook (.ipynb) has code, outputs, figures and answers, and Jupyter can run it again.
+    The ending of FILE decides the format. A notebook (.ipynb) has code, outputs, figures and answers, and Jupyter can run it again.
     A page (.html) is the one that show writes. Markdown (.md) has its figures in a directory beside it. An archive (.zip) is
     the run itself, which show, replay and tests read. A log for Inspect (.eval or .json) needs the extra `inspect`. Archives
     and logs take several runs.

@@ -183,7 +183,7 @@ class Kept(StrEnum):
 def clean(
     kinds: Annotated[
         list[Kept] | None,
-        typer.Argument(metavar="[KIND]...", help="packages, runs, key or completion. Default: all."),
+        typer.Argument(metavar="KIND", help="packages, runs, key or completion. Default: all."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,

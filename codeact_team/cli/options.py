@@ -106,14 +106,14 @@ ContinueIn = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0.001, help="Stop the team when it has worked so long."),
+    typer.Option(metavar="SECONDS", min=0.001, help="Stop the team after this many seconds of work."),
 ]
 Retries = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         min=0,
-        help="The most times in a row that a model is asked again whose server is overloaded, fails or is not there. Default: "
+        help="Ask a model again at most N times in a row when its server is overloaded, fails or is not there. Default: "
         "`max_retries` of the model client, else 2, and 6 after too many requests.",
         show_default=False,
     ),
@@ -146,7 +146,7 @@ RecordMib = Annotated[
     typer.Option(
         metavar="MIB",
         min=1,
-        help="Keep at most so many MiB of the run; it goes on when they are used up.",
+        help="Keep at most this many MiB of the run. Beyond that it goes on, and the rest is not kept.",
         show_default=True,
     ),
 ]

@@ -76,7 +76,7 @@ def run(
     Without TASK, a config that brings its own task along, such as quickstart, runs that.
 
     The work is accepted if its review says so. Without a reviewer, the last code must have succeeded, or a CodeAct agent
-    must have given its answer. A team that a limit has ended has proved nothing.
+    must have given its answer. Work that a limit has ended does not count.
 
     The answer is printed last. If none counts, it is the best so far, and is marked as such.
 
@@ -135,7 +135,7 @@ def resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Resume a run that was interrupted, failed, was parked, or used up a limit. Raise the limit by -s.
+    """Resume a run that was interrupted, failed, was parked, or used up a limit. Raise the limit with -s.
 
     The journal has the answers of models, tools and people: nobody is asked again. Code of a session runs again, which
     brings back its variables. A step that was under way when the run ended is done again only if that can do no harm;
@@ -279,7 +279,9 @@ def chat(
     allow_unsafe: AllowUnsafe = False,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="Stop the work on a message after so long."),
+        typer.Option(
+            metavar="SECONDS", min=0.001, help="Stop the work on a message after this many seconds."
+        ),
     ] = None,
     out: Out = None,
     run_dir: RunDir = RUNS,
