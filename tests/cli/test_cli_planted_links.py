@@ -74,7 +74,7 @@ def test_nothing_is_written_through_a_link(planted: Path, command: str) -> None:
 def test_an_export_makes_no_directory_behind_a_link(planted: Path) -> None:
     in_this_process("run", "talker.json", "x")
     before = victim(planted)
-    result = codeact_team("export", "last", "-o", "ws/folder/deep/er/log.eval", cwd=planted)
+    result = codeact_team("export", "last", "ws/folder/deep/er/log.eval", cwd=planted)
     assert result.returncode == 2
     assert "ws/folder is a link to ../victim, which code may have planted" in result.stderr
     assert victim(planted) == before

@@ -45,7 +45,9 @@ def test_a_run_is_kept_below_the_working_directory_with_all_that_happened(tmp_pa
     assert (run.about.task, run.about.working_directory) == ("Multiply.", str(tmp_path))
     assert not run.is_running
     events = list(run.events())
-    assert [event.type for event in events][:2] == ["opened", "run_began"]
+    # what a team needs starts before it works
+    begin = [event.type for event in events if not event.type.startswith("sandbox_")]
+    assert begin[:2] == ["opened", "run_began"]
     assert [event.record for event in events if isinstance(event, RunBegan)] == [
         f".codeact-team/runs/{run.about.id}"
     ]

@@ -161,9 +161,7 @@ def test_what_is_wrong_is_told_of_a_run_that_is_exported(killed: Path, obstacle:
     run = last_run(killed).path
     OBSTACLES[obstacle][0](run)
     log = killed / "log.json"
-    told = in_this_process(
-        "export", run.name, "--to", "inspect", "-o", str(log), "--run-dir", str(run.parent)
-    )
+    told = in_this_process("export", run.name, str(log), "--run-dir", str(run.parent))
     assert (told.returncode, "error: " in told.stderr) in ((0, False), (2, True)), told.stderr
     assert log.exists() == (told.returncode == 0)
 
