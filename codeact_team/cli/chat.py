@@ -18,7 +18,7 @@ from codeact_team.cli.prompts import LineReader, asked_yes_or_no, asking_the_per
 from codeact_team.cli.run import ResumeHint
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
-from codeact_team.cli.undoing import agrees_to_undo, what_is_undone
+from codeact_team.cli.undoing import VARIABLES_ARE_LOST, agrees_to_undo, what_is_undone
 from codeact_team.config.overrides import ForEvery
 from codeact_team.core.effects import Listener
 from codeact_team.errors import CodeActTeamError, SettingError
@@ -331,7 +331,7 @@ class _Chat:
         lost = (
             "variables come back, as the code of the chat runs again"
             if self.runner.is_contained
-            else "all variables are lost, as code that could reach more than its workspace does not run again"
+            else VARIABLES_ARE_LOST
         )
         self._screen.notice("note", f"a new sandbox gets {named}: files stay; {lost}", again=True)
         if self._with_a_person and not await asked_yes_or_no("Begin a new sandbox? y yes, n no > "):

@@ -9,6 +9,10 @@ from codeact_team.cli.screen import Screen
 from codeact_team.journal.undoing import LastInput
 from codeact_team.text.visibility import one_line
 
+VARIABLES_ARE_LOST = (
+    "all variables are lost, as code that could reach more than its workspace does not run again"
+)
+"""What becomes of a chat's variables when it is resumed, where its code is not contained."""
 _MOST_NAMED = 10
 """Calls, variables or files that are named; the rest is counted."""
 _MAX_TEXT = 60
@@ -40,10 +44,7 @@ def what_is_undone(undone: LastInput, *, is_contained: bool) -> str:
     if changes:
         lines.append(f"before other code runs, these are as they were: {'; '.join(changes)}")
     if not is_contained:
-        lines.append(
-            "all variables are lost, as code that could reach more than its workspace does not run again; what it did elsewhere "
-            "stays done"
-        )
+        lines.append(f"{VARIABLES_ARE_LOST}; what it did elsewhere stays done")
     return "\n".join(lines)
 
 

@@ -82,6 +82,15 @@ class Artifact:
         return bundle_of_artifact(repr(self), self.forms)
 
 
+Bytes = Callable[[str], bytes | None]
+"""Returns an artifact by its SHA-256; ``None`` where it is gone."""
+
+
+def bare_type(mime_type: str) -> str:
+    """A MIME type that code has given, in lower case and without its parameters."""
+    return mime_type.partition(";")[0].strip().lower()
+
+
 @dataclass(frozen=True)
 class FormReference:
     """A form of an artifact without its bytes.

@@ -16,7 +16,7 @@ from codeact_team.text.visibility import excerpt, visible
 
 _WHOLE, _BEGIN = 40, 100
 """Bytes that are shown whole, and of more."""
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
+PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 _LARGEST_PICTURE, _MOST_BYTES = 4 << 20, 16 << 20
 """Bytes of a picture, and of all that one output of a cell has."""
 _CHARS, _LINES = 8_000, 100
@@ -62,7 +62,7 @@ def bundle_of_artifact(words: str, forms: Mapping[str, bytes]) -> dict[str, str]
 
     Other HTML, and all else that may run, is told in words only.
     """
-    picture = next((kind for kind in _PICTURES if kind in forms), None)
+    picture = next((kind for kind in PICTURES if kind in forms), None)
     if picture in ("image/png", "image/jpeg") and len(forms[picture]) <= _LARGEST_PICTURE:
         return {picture: base64.b64encode(forms[picture]).decode(), "text/plain": words}
     shown = _html(forms)
@@ -85,7 +85,7 @@ def bundle_of_result(
 
 
 def _html(forms: Mapping[str, bytes]) -> str | None:
-    for kind in _PICTURES:
+    for kind in PICTURES:
         if kind in forms and len(forms[kind]) <= _LARGEST_PICTURE:
             # in such an element a picture runs no scripts and loads nothing, SVG included
             return f'<img src="data:{kind};base64,{base64.b64encode(forms[kind]).decode()}">'

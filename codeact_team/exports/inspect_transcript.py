@@ -70,7 +70,7 @@ from codeact_team.core.events import (
     TurnEnded,
     dump,
 )
-from codeact_team.core.execution import Artifact, CallOutcome, SessionResult
+from codeact_team.core.execution import Artifact, CallOutcome, SessionResult, bare_type
 from codeact_team.core.process_effects import outcome_of
 from codeact_team.errors import JournalError
 from codeact_team.journal.recorded_run import RecordedEffect
@@ -193,7 +193,7 @@ def _block_result(event: BlockEnded, asked: RecordedEffect | None) -> ToolResult
 
 
 def _shown(artifact: Artifact) -> ContentText | ContentImage | None:
-    kind = artifact.mime_type.partition(";")[0].strip().lower()
+    kind = bare_type(artifact.mime_type)
     if kind.startswith("image/"):
         return _image_of(kind, base64.b64encode(artifact.data).decode())
     if kind.startswith("text/") or kind.endswith(("json", "xml")):

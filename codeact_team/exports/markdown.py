@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from codeact_team.core.execution import ArtifactReference
-from codeact_team.exports.story import Bytes, Ended, Ran, Said, Story, told_in_markdown
+from codeact_team.core.execution import ArtifactReference, Bytes, bare_type
+from codeact_team.exports.story import Ended, Ran, Said, Story, told_in_markdown
 from codeact_team.text.quoting import fenced
 from codeact_team.text.visibility import visible
 
@@ -47,7 +47,7 @@ def markdown_of(story: Story, artifact: Bytes, pictures: str) -> tuple[str, dict
 def _picture(reference: ArtifactReference, artifact: Bytes) -> tuple[str, bytes] | None:
     """The ending and the bytes of what is drawn; what is printed of a table is in the output."""
     for form in (reference, *reference.other_forms):
-        ending = _PICTURES.get(form.mime_type.partition(";")[0].strip().lower())
+        ending = _PICTURES.get(bare_type(form.mime_type))
         if ending is not None and (data := artifact(form.sha256)) is not None:
             return ending, data
     return None

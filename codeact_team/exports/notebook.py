@@ -14,8 +14,8 @@ from pydantic import JsonValue
 
 from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.events import BlockEnded, Code
-from codeact_team.core.execution import ArtifactReference, CallOutcome, Outcome
-from codeact_team.exports.story import Bytes, Ended, Ran, Said, Story, told_in_markdown
+from codeact_team.core.execution import ArtifactReference, Bytes, CallOutcome, Outcome, bare_type
+from codeact_team.exports.story import Ended, Ran, Said, Story, told_in_markdown
 from codeact_team.journal.history import History
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.text.fences import language_of
@@ -231,7 +231,7 @@ def _bundle(reference: ArtifactReference, artifact: Bytes) -> dict[str, JsonValu
     for form in (reference, *reference.other_forms):
         if (data := artifact(form.sha256)) is None:
             continue
-        kind = form.mime_type.partition(";")[0].strip().lower()
+        kind = bare_type(form.mime_type)
         if kind.startswith("text/") or kind == "image/svg+xml" or kind.endswith("+xml"):
             bundle[kind] = data.decode(errors="replace")
         elif kind.endswith("json"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, CodeGenerationEvent
@@ -26,9 +26,6 @@ from codeact_team.journal.promoted import PromotedListener
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.journal.result import RunResult
 from codeact_team.text.visibility import visible
-
-Bytes = Callable[[str], bytes | None]
-"""Returns an artifact by its SHA-256; ``None`` where it is gone."""
 
 _FENCE_BEFORE = re.compile(r"(?:^|\n)[ \t]*(?:`{3,}|~{3,}|<\w+>|\[PYTHON\])[^\n]*\n\s*\Z")
 _FENCE_BEHIND = re.compile(r"\s*\n[ \t]*(?:`{3,}|~{3,}|</\w+>|\[/PYTHON\])[ \t]*(?=\n|\Z)")

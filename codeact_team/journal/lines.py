@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from pydantic import JsonValue
@@ -71,7 +72,7 @@ class EventReader:
         name, known = _known(line)
         found = {key: value for key, value in line.items() if key not in known and key not in _OF_THE_LINE}
         if event is not None and name in Effect.kinds:
-            in_event = {field.name for field in fields(event)}
+            in_event = _fields_of(type(event))
             found |= {key: value for key, value in self._facts(line).items() if key not in in_event}
         if not found:
             return None
@@ -110,14 +111,20 @@ class EventReader:
         return NO_FACTS if facts is None else facts
 
 
-def _known(line: Mapping[str, Any]) -> tuple[str, set[str]]:
+@cache
+def _fields_of(kind: type[Event]) -> frozenset[str]:
+    """The fields of an event; a journal has many lines of few kinds."""
+    return frozenset(field.name for field in fields(kind))
+
+
+def _known(line: Mapping[str, Any]) -> tuple[str, Collection[str]]:
     """What the entry of a line is, and the fields of such entries."""
     if "begin" in line:
         return str(line["begin"]), _BEGIN
     if "end" in line:
         return str(line["end"]), _END
     if (kind := Event.kinds.get(str(line.get("type")))) is not None:
-        return kind.type, {"type", *(field.name for field in fields(kind))}
+        return kind.type, _fields_of(kind) | {"type"}
     name = next((kind for kind in _KINDS if kind in line), None)
     return (
         (name, _OTHER) if name is not None else (next((key for key in line if key != "at"), "entry"), {"at"})

@@ -175,7 +175,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
     def put(self, client: ChatCompletionClient, model: str | None = None) -> None:
         """Wrap a client, from the next call on, in place of the one that was there. Arguments as :func:`wrap_client`."""
         self.wrapped = client
-        self._ends = mend_answers(client)
+        self._state = mend_answers(client)
         self.model_name: str = model or _model_of(client)
         self._gives_reasons: bool | None = None
         """Whether the server says why an answer ends, as far as is known: one that does not, has cut off no answer."""
@@ -297,7 +297,7 @@ class WrappedClient(Wrapper, ChatCompletionClient):
         """The result of a streamed answer, unless the server has cut it off."""
         while True:
             result = await stream()
-            if self._ends.had_reason:
+            if self._state.had_reason:
                 self._gives_reasons = True
             elif self._gives_reasons is None:
                 # whether that is its way shows when it is asked again

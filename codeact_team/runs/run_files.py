@@ -20,7 +20,7 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.component_effects import CodeEffect
 from codeact_team.core.effects import Effect, Event, Perform, emit
 from codeact_team.core.events import ArtifactKept, ArtifactReference, BlockEnded
-from codeact_team.core.execution import Artifact, SessionResult
+from codeact_team.core.execution import Artifact, SessionResult, bare_type
 from codeact_team.core.executor_interface import ChangedFile, RecordedFile, StreamingCodeExecutor
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.files.atomic import Directory
@@ -205,7 +205,7 @@ class RunFiles:
         if not isinstance(executor, StreamingCodeExecutor):
             return
         for number, artifact in enumerate(artifacts, 1):
-            kind = artifact.mime_type.partition(";")[0].strip().lower()
+            kind = bare_type(artifact.mime_type)
             # where the code has saved it, it has a name
             if artifact.file is not None or not _is_picture(kind, artifact.data):
                 continue

@@ -7,7 +7,7 @@ import csv
 import json
 import re
 import shlex
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,7 +19,8 @@ from pygments.lexers.data import JsonLexer
 from pygments.lexers.python import PythonLexer
 from pygments.lexers.shell import BashLexer
 
-from codeact_team.core.execution import ArtifactReference, FormReference
+from codeact_team.core.execution import ArtifactReference, Bytes, FormReference, bare_type
+from codeact_team.core.showing import PICTURES
 from codeact_team.journal.result import RunFile
 from codeact_team.text.tables import tables_in
 from codeact_team.text.visibility import cut, is_lexed_quickly, visible
@@ -130,9 +131,6 @@ def _pre(kind: str, text: Markup) -> Markup:
     return Markup("<pre class=%s>\n%s</pre>") % (kind, text)
 
 
-Bytes = Callable[[str], bytes | None]
-"""Returns an artifact by its SHA-256; ``None`` where it is gone."""
-
 _MAX_FILES = 20
 """Of a run that are shown."""
 _LARGEST_FILE, _MAX_BYTES = 4 << 20, 16 << 20
@@ -206,8 +204,7 @@ def _rows(data: bytes, separator: str) -> Markup | None:
     return Markup("<div class=table><table>{}</table></div>{}").format(cells, note)
 
 
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
-_BEST_FIRST = (*_PICTURES, "text/html", "text/markdown", "text/latex", "application/json")
+_BEST_FIRST = (*PICTURES, "text/html", "text/markdown", "text/latex", "application/json")
 """The forms that a page shows rather than others."""
 
 _LARGEST_FRAME = 4 << 20
@@ -239,7 +236,7 @@ def shown(artifact: ArtifactReference, content: Bytes, nonce: str) -> Markup:
     """
     forms: dict[str, FormReference] = {}
     for form in (artifact, *artifact.other_forms):
-        forms.setdefault(form.mime_type.partition(";")[0].strip().lower(), form)
+        forms.setdefault(bare_type(form.mime_type), form)
     # the printed text of a value is there already
     kinds = [kind for kind in _BEST_FIRST if kind in forms]
     kinds += [kind for kind in forms if kind not in kinds and (kind != "text/plain" or len(forms) == 1)]
@@ -250,7 +247,7 @@ def shown(artifact: ArtifactReference, content: Bytes, nonce: str) -> Markup:
 
 
 def _shown_form(kind: str, mime_type: str, data: bytes, nonce: str) -> Markup:
-    if kind in _PICTURES:
+    if kind in PICTURES:
         # a picture runs no scripts and loads nothing, SVG included
         return _image(kind, data, mime_type)
     if kind == "text/html" and (found := _html(data, nonce)) is not None:

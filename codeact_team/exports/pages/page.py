@@ -52,8 +52,9 @@ from codeact_team.core.events import (
     ToolCallBegan,
     ToolCallEnded,
 )
+from codeact_team.core.execution import Bytes
 from codeact_team.core.sandbox_description import without_note
-from codeact_team.exports.pages.markup import Bytes, environment, files_shown, highlighting_styles, shown
+from codeact_team.exports.pages.markup import environment, files_shown, highlighting_styles, shown
 from codeact_team.journal.promoted import PromotedListener
 from codeact_team.journal.result import Costs, RunResult
 
