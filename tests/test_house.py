@@ -16,7 +16,7 @@ from codeact_team.core.providers import schema_of
 
 PACKAGE = Path(codeact_team.__file__).parent
 ROOMS = {
-    "adapters", "agents", "batch", "cli", "config", "core", "executors", "exports", "files", "journal", "models",
+    "adapters", "agents", "batch", "cli", "config", "core", "executors", "exports", "files", "journal", "models", "network",
     "runs", "sandbox", "session", "standalone", "telemetry", "text", "tools",
 }  # fmt: skip
 AT_THE_ROOT = {"__init__.py", "__main__.py", "errors.py", "py.typed", "quickstart.py", "pytest_plugin.py"}
