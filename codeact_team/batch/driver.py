@@ -10,7 +10,6 @@ from dataclasses import asdict
 from signal import Signals
 from typing import cast
 
-from codeact_team.batch.child_process import WorkerLostError
 from codeact_team.batch.engines import AnyWorker, Engine
 from codeact_team.batch.leases import Lease, LeaseFiles
 from codeact_team.batch.results import (
@@ -29,6 +28,7 @@ from codeact_team.batch.store import ResultStore, described
 from codeact_team.batch.tasks import Job
 from codeact_team.batch.throttle import BATCH_ENDS, KEY_REFUSED, BatchLedger, CallEnded, RateLimit, Report
 from codeact_team.core.accounting import ModelUsage
+from codeact_team.core.child_process import ProcessLostError
 from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import CodeActTeamError, JournalError
 
@@ -189,7 +189,7 @@ class Driver:
                 worker: AnyWorker | None = None
                 # it may never start, as no node of the cluster has room
                 async with self._while_work_is_left():
-                    with suppress(WorkerLostError):
+                    with suppress(ProcessLostError):
                         worker = await stack.enter_async_context(
                             self._engine.worker(self._worker_settings, self, is_only=self._is_only)
                         )
@@ -233,7 +233,7 @@ class Driver:
         lease = self._newest[job.name] = self._leases.grant(job.name)
         try:
             result = TASK_RESULT.validate_python(await worker.run(asdict(job), lease))
-        except WorkerLostError as error:
+        except ProcessLostError as error:
             self._lose(job, str(error))
             return
         if not self._leases.is_newest(lease):

@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from itertools import count
 from typing import Self
 
-from codeact_team.batch.child_process import ChildProcess, WorkerLostError
 from codeact_team.batch.remote_worker import NodeConnection, RemoteWorker, remote_worker
 from codeact_team.batch.settings import WorkerSettings
 from codeact_team.batch.throttle import DriverInterface
 from codeact_team.batch.worker import Worker
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.child_process import ChildProcess, ProcessLostError
 from codeact_team.core.shipped import how_to_install
 from codeact_team.errors import CodeActTeamError, SettingError
 
@@ -128,7 +128,7 @@ class RayEngine:
         try:
             answer = await asyncio.wait_for(self._gateway.receive(), _CONNECTING)
             reason = answer.get("failed")
-        except (TimeoutError, CodeActTeamError, WorkerLostError):
+        except (TimeoutError, CodeActTeamError, ProcessLostError):
             answer, reason = {}, "it does not answer"
         if reason is not None:
             if self._address == _AUTO and _NONE_HERE in reason:
@@ -150,7 +150,7 @@ class RayEngine:
                 self._connections[message["worker"]].deliver(message)
                 if "ended" in message:
                     del self._connections[message["worker"]]
-        except WorkerLostError:
+        except ProcessLostError:
             pass
         finally:
             # also where this is cancelled: a worker that is being closed waits for its end
@@ -195,7 +195,7 @@ Engine = LocalEngine | RayEngine
 """Starts workers. An asynchronous context manager, within which they live.
 
 ``workers`` is the default number of them for a number of jobs. ``worker`` runs one as an asynchronous context manager,
-given the settings, the driver, and whether it is the only one. It raises ``WorkerLostError`` if the worker dies before it
+given the settings, the driver, and whether it is the only one. It raises ``ProcessLostError`` if the worker dies before it
 is ready, and ``CodeActTeamError`` if none can run there.
 """
 

@@ -22,7 +22,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address  # pyright: ignore[reportUnknownVariableType]
 
-from codeact_team.batch.child_process import (
+from codeact_team.core.child_process import (
     GRACE,
     Message,
     PipeChannel,
@@ -168,7 +168,7 @@ async def _result(reference: Any) -> Any:
 
 
 async def _serve(incoming: int, outgoing: int) -> None:
-    channel = await connect_to_parent(incoming, outgoing)
+    channel, _ = await connect_to_parent(incoming, outgoing)
     if (begin := await channel.receive()) is None:
         return
     settings: dict[str, Any] = {}

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.batch.carrying import Arrivals, packed
-from codeact_team.batch.child_process import ChildProcess, Message, MessageChannel, WorkerLostError
 from codeact_team.batch.leases import Lease
 from codeact_team.batch.results import BatchNoted, TaskProgressed, TaskRetried
 from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
 from codeact_team.batch.throttle import CallEnded, DriverInterface, Report
 from codeact_team.core.accounting import ModelUsage
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.child_process import ChildProcess, Message, MessageChannel, ProcessLostError
 from codeact_team.errors import CodeActTeamError
 
 _REPORTS: dict[str, type[Report]] = {
@@ -103,7 +103,7 @@ class NodeConnection:
         if (failure := message.get("failed")) is not None:
             raise CodeActTeamError(failure)
         if "message" not in message:
-            raise WorkerLostError(message.get("lost", "its worker has ended"))
+            raise ProcessLostError(message.get("lost", "its worker has ended"))
         return message["message"]
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ async def remote_worker(
     """Make the process at the other end a worker, wait until it is ready, and end it after use.
 
     Raises:
-        WorkerLostError: If it dies before it is ready.
+        ProcessLostError: If it dies before it is ready.
         CodeActTeamError: If no task could run there.
     """
     worker = RemoteWorker(connection, driver, Path(settings.directory))
@@ -170,10 +170,10 @@ class RemoteWorker:
         """Run a job, as :meth:`Worker.run` does.
 
         Raises:
-            WorkerLostError: If the worker dies meanwhile.
+            ProcessLostError: If the worker dies meanwhile.
         """
         if self.is_lost:
-            raise WorkerLostError(self._loss)
+            raise ProcessLostError(self._loss)
         name = job["name"]
         done = self._jobs[name] = asyncio.get_running_loop().create_future()
         if not self.sees_directory:
@@ -191,7 +191,7 @@ class RemoteWorker:
             while True:
                 try:
                     message = await self._connection.receive()
-                except (WorkerLostError, CodeActTeamError) as error:
+                except (ProcessLostError, CodeActTeamError) as error:
                     self.lose(str(error))
                     return
                 self._handle(message)
@@ -236,4 +236,4 @@ class RemoteWorker:
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
             if not job.done():
-                job.set_exception(WorkerLostError(reason))
+                job.set_exception(ProcessLostError(reason))

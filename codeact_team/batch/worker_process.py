@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from codeact_team.batch.carrying import PARTS, Arrivals, remove_job
-from codeact_team.batch.child_process import Message, MessageChannel, connect_to_parent, take_standard_streams
 from codeact_team.batch.leases import Lease, LeaseFiles
 from codeact_team.batch.remote_worker import RemoteDriver, send_files
 from codeact_team.batch.results import BatchNoted
 from codeact_team.batch.settings import WORKER_SETTINGS, WorkerSettings
 from codeact_team.batch.worker import Worker
+from codeact_team.core.child_process import Message, MessageChannel, connect_to_parent, take_standard_streams
 from codeact_team.core.notices import Level, logs_as_notices
 from codeact_team.errors import CodeActTeamError
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -142,7 +142,7 @@ def _end_process() -> None:
 
 
 async def _serve_parent(incoming: int, outgoing: int) -> None:
-    channel = await connect_to_parent(incoming, outgoing)
+    channel, _ = await connect_to_parent(incoming, outgoing)
     await serve(channel)
     await channel.close_output()
 

@@ -10,7 +10,6 @@ import asyncio
 import atexit
 import logging
 import select
-import ssl
 import subprocess
 import threading
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from codeact_team.core.streams import SocketStream, TlsStream, relay
 from codeact_team.errors import EngineError
 from codeact_team.sandbox.docker.address import certificates
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -32,7 +32,6 @@ _LAST_WORDS_TIMEOUT = 2
 """Seconds that the ssh command gets to say why it ends."""
 _ENGINES_SOCKET = "/var/run/docker.sock"
 _TLS_PORT = 2376
-_CHUNK = 256 * 1024
 _SSH_OPTIONS = {
     # a question would get no answer
     "BatchMode": "yes",
@@ -210,111 +209,38 @@ class _OverTls(_Forwarder):
         self._thread.join()
 
     async def _try_out(self) -> None:
-        connection = await _TlsConnection.opened(self._host, self._port, self._context)
+        stream = await self._connect()
         try:
-            await connection.answer_to(b"GET /_ping HTTP/1.0\r\n\r\n")
+            # before that, the other side may refuse this one's certificate
+            await stream.write(b"GET /_ping HTTP/1.0\r\n\r\n")
+            if not await stream.read():
+                raise ConnectionError("the other side has closed the connection")
         finally:
-            connection.close()
+            stream.close()
+
+    async def _connect(self) -> TlsStream:
+        under = SocketStream(*await asyncio.open_connection(self._host, self._port))
+        stream = TlsStream(under, self._context, self._host)
+        try:
+            await stream.handshake()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        local = SocketStream(reader, writer)
         try:
-            connection = await _TlsConnection.opened(self._host, self._port, self._context)
+            engine = await self._connect()
             try:
-                async with asyncio.TaskGroup() as directions:
-                    directions.create_task(connection.send_from(reader))
-                    directions.create_task(connection.receive_to(writer))
+                await relay(local, engine)
             finally:
-                connection.close()
-        except* OSError as errors:
+                engine.close()
+        except OSError as error:
             # who has connected sees the end
-            logger.debug("the connection over TLS has ended: %s", errors.exceptions)
+            logger.debug("the connection over TLS has ended: %s", error)
         finally:
-            writer.close()
-
-
-class _TlsConnection:
-    """A connection by TLS whose directions end one by one, which asyncio's own cannot."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext, host: str
-    ) -> None:
-        self._reader, self._writer = reader, writer
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-
-    @classmethod
-    async def opened(cls, host: str, port: int, context: ssl.SSLContext) -> _TlsConnection:
-        """Raises an ``OSError`` if the other side does not answer, or does not prove itself."""
-        connection = cls(*await asyncio.open_connection(host, port), context, host)
-        try:
-            await connection._agree()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    async def _agree(self) -> None:
-        is_agreed = False
-        while not is_agreed:
-            try:
-                self._tls.do_handshake()
-                is_agreed = True
-            except ssl.SSLWantReadError:
-                pass
-            finally:
-                # also what tells the other side why it is refused
-                await self._flush()
-            if not is_agreed:
-                self._incoming.write(await self._received())
-
-    async def answer_to(self, request: bytes) -> bytes:
-        """The beginning of the answer. Before that, the other side may refuse this one's certificate."""
-        self._tls.write(request)
-        await self._flush()
-        while not (piece := self._read()):
-            self._incoming.write(await self._received())
-        return piece
-
-    async def _received(self) -> bytes:
-        """The next bytes of the connection; raises a ``ConnectionError`` at its end."""
-        if not (data := await self._reader.read(_CHUNK)):
-            raise ConnectionError("the other side has closed the connection")
-        return data
-
-    async def send_from(self, source: asyncio.StreamReader) -> None:
-        """Send everything up to its end, and then that."""
-        while data := await source.read(_CHUNK):
-            self._tls.write(data)
-            await self._flush()
-        # the other side may still write: this is the end of one direction
-        with suppress(ssl.SSLWantReadError):
-            self._tls.unwrap()
-        await self._flush()
-
-    async def receive_to(self, target: asyncio.StreamWriter) -> None:
-        """Pass on everything that comes, and its end."""
-        while data := await self._reader.read(_CHUNK):
-            self._incoming.write(data)
-            while piece := self._read():
-                target.write(piece)
-            await target.drain()
-            await self._flush()
-        target.write_eof()
-
-    def _read(self) -> bytes:
-        """Return the bytes that have come; empty if there are none yet."""
-        try:
-            return self._tls.read(_CHUNK)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            return b""
-
-    async def _flush(self) -> None:
-        if data := self._outgoing.read():
-            self._writer.write(data)
-            await self._writer.drain()
-
-    def close(self) -> None:
-        self._writer.close()
+            local.close()
 
 
 _forwarders: dict[str, _Forwarder] = {}

@@ -13,7 +13,7 @@ from support.waiting import until
 
 PARENT = """
 import asyncio
-from codeact_team.batch.child_process import ChildProcess
+from codeact_team.core.child_process import ChildProcess
 
 async def main():
     await ChildProcess.start("slow")

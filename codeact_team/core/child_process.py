@@ -1,4 +1,4 @@
-"""Programs of this package that run as child processes, and the messages in JSON that pass through their pipes.
+"""Programs of this package that run as child processes, and the messages that pass through their pipes.
 
 The upper half is for the parent, the lower half for the child.
 """
@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from contextlib import suppress
 from signal import SIGKILL
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from codeact_team.errors import CodeActTeamError
-from codeact_team.sandbox.system.kernel import PR_SET_PDEATHSIG
 
 Message = dict[str, Any]
-"""JSON data."""
+"""JSON data; only its item ``content`` may be bytes, which are sent as they are."""
+_SIZES = struct.Struct(">II")
 GRACE = 20.0
 """Seconds that a child has to end in order."""
+_PR_SET_PDEATHSIG = 1
 _PROGRAM = """
 import os, sys
 if sys.platform == "linux":
@@ -34,8 +37,8 @@ main()
 """The program of a child. It ends with its parent also while it imports, which takes longest."""
 
 
-class WorkerLostError(Exception):
-    """A worker has died, with all that it was doing; the text says how."""
+class ProcessLostError(Exception):
+    """A process has died, with all that it was doing; the text says how."""
 
 
 class MessageChannel(Protocol):
@@ -55,7 +58,7 @@ class MessageChannel(Protocol):
 
 
 class PipeChannel:
-    """A channel through two pipes. A message is its length in four bytes, and JSON."""
+    """A channel through two pipes. A message is two lengths of four bytes each, JSON, and the bytes of ``content``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -63,8 +66,11 @@ class PipeChannel:
 
     def send(self, message: Message) -> None:
         if not self._writer.is_closing():
-            data = json.dumps(message).encode()
-            self._writer.write(len(data).to_bytes(4, "big") + data)
+            content: bytes = message.get("content", b"")
+            data = json.dumps({name: message[name] for name in message if name != "content"}).encode()
+            self._writer.write(_SIZES.pack(len(data), len(content)) + data)
+            if content:
+                self._writer.write(content)
 
     async def drained(self) -> None:
         with suppress(ConnectionError):
@@ -72,8 +78,11 @@ class PipeChannel:
 
     async def receive(self) -> Message | None:
         try:
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
-            return json.loads(await self._reader.readexactly(size))
+            size, content = _SIZES.unpack(await self._reader.readexactly(_SIZES.size))
+            message: Message = json.loads(await self._reader.readexactly(size))
+            if content:
+                message["content"] = await self._reader.readexactly(content)
+            return message
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
@@ -95,37 +104,45 @@ class ChildProcess(PipeChannel):
         self._has_answered = False
 
     @classmethod
-    async def start(cls, module: str) -> ChildProcess:
-        """Run ``main`` of a module, in a process that imports from the same places as this one, and ends with it."""
+    async def start(cls, module: str, *, inherited: Sequence[int] = ()) -> Self:
+        """Run ``main`` of a module, in a process that imports from the same places as this one, and ends with it.
+
+        Args:
+            module: The module.
+            inherited: Descriptors that it has, too. Their numbers are in the item ``descriptors`` of its first message.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
             "-c",
             # not by -m, so that its classes belong to the module, and not to `__main__`
-            _PROGRAM.format(option=PR_SET_PDEATHSIG, number=SIGKILL.value, parent=os.getpid(), module=module),
+            _PROGRAM.format(
+                option=_PR_SET_PDEATHSIG, number=SIGKILL.value, parent=os.getpid(), module=module
+            ),
             stdin=PIPE,
             stdout=PIPE,
             # a terminal sends its signals to the parent only, which stops its children in order
             start_new_session=True,
+            pass_fds=inherited,
         )
         child = cls(process)
-        child.send({"path": sys.path})
+        child.send({"path": sys.path, "descriptors": [*inherited]})
         return child
 
     async def receive(self) -> Message:
         """The next message.
 
         Raises:
-            WorkerLostError: If the process was killed, or has ended after its first message.
+            ProcessLostError: If the process was killed, or has ended after its first message.
             CodeActTeamError: If it has ended by itself before that.
         """
         message = await super().receive()
         if message is None:
             if not self._has_answered and (code := await self._process.wait()) >= 0:
                 raise CodeActTeamError(
-                    f"a worker process has ended before it was ready, with exit code {code}"
+                    f"a process of this program has ended before it was ready, with exit code {code}"
                 )
-            raise WorkerLostError("its worker process has died")
+            raise ProcessLostError("its process has died")
         self._has_answered = True
         return message
 
@@ -160,8 +177,8 @@ def take_standard_streams(*, quiet: bool = False) -> tuple[int, int]:
     return incoming, outgoing
 
 
-async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
-    """Connect a child to its parent by the descriptors of :func:`take_standard_streams`."""
+async def connect_to_parent(incoming: int, outgoing: int) -> tuple[PipeChannel, Sequence[int]]:
+    """Connect a child to its parent by the descriptors of :func:`take_standard_streams`. Also returns those that it inherits."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
@@ -172,4 +189,4 @@ async def connect_to_parent(incoming: int, outgoing: int) -> PipeChannel:
     if (place := await channel.receive()) is None:
         os._exit(1)
     sys.path[:] = place["path"]
-    return channel
+    return channel, place["descriptors"]
