@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     JsonValue,
-    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from codeact_team.core.rulings import NO_RULE, Decision, Glob, RuleChain, Ruling, matches
 from codeact_team.text.magics import ShellCommands, shell_in
 from codeact_team.text.visibility import (
     EDGE,
@@ -219,24 +217,8 @@ def _shown_value(value: JsonValue, room: int) -> str | None:
     return " " + all_visible("".join(pieces)).replace("\n", "\n    ")
 
 
-LONGEST_MATCHED = 100_000
-"""Characters of a text that is matched with a glob. The event loop waits meanwhile, for a time in proportion to them."""
-
-_TOO_LONG_FOR_RULE = (
-    f"it cannot be checked against {{}}, which looks at a text of at most {LONGEST_MATCHED:,} characters: this one "
-    "is longer, or nested too deeply"
-)
 _SITE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
-
-
-def _matches(glob: str, text: str | None) -> bool | None:
-    """Whether the whole text fits; ``None`` if there is none, or it is too long to be matched."""
-    if not glob.strip("*"):
-        return True
-    if text is None or len(text) > LONGEST_MATCHED:
-        return None
-    return fnmatchcase(text, glob)
 
 
 def _matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | None:
@@ -248,13 +230,13 @@ def _matches_value(glob: str, value: JsonValue, *, allowing: bool) -> bool | Non
     if not glob.strip("*"):
         return True
     if isinstance(value, float) and value.is_integer():
-        both = [_matches(glob, as_json(value)), _matches(glob, json.dumps(value))]
+        both = [matches(glob, as_json(value)), matches(glob, json.dumps(value))]
         allowing = False
     else:
-        direct = _matches(glob.removeprefix("./"), _text(_without_detours(value)))
+        direct = matches(glob.removeprefix("./"), _text(_without_detours(value)))
         if allowing and "/" in glob:
             return direct
-        both = [direct, _matches(glob, _text(value))]
+        both = [direct, matches(glob, _text(value))]
     # one of them decides: that both have to fit, or that one is enough
     decisive = not allowing
     return decisive if decisive in both else None if None in both else allowing
@@ -295,11 +277,6 @@ def _text(value: JsonValue) -> str | None:
     return value if isinstance(value, str) else as_json(value)
 
 
-NO_RULE = "no rule"
-
-Glob = Annotated[str, StringConstraints(min_length=1)]
-
-
 class ApprovalRule(BaseModel):
     """A decision on certain code, or on certain calls of tools. Of several rules, the first that fits decides.
 
@@ -326,7 +303,7 @@ class ApprovalRule(BaseModel):
     where these lead: `/data/*` does not allow `/data/../etc/passwd`, and `/etc/*` denies it. An argument that is not
     passed does not fit, so deny the rest rather than single values. What is longer than 100,000 characters is matched
     by `*` only; where another glob would have to be matched with it, it is denied."""
-    decision: Literal["allow", "deny", "ask"]
+    decision: Decision
     """Whether to allow it, to deny it, or to ask a person."""
     reason: str = ""
     """The reason, for the model if this is denied, and for the person who is asked."""
@@ -357,12 +334,12 @@ class ApprovalRule(BaseModel):
     def fits(self, question: Question) -> bool | None:
         """Whether the rule applies to this; ``None`` if something is too long to be matched."""
         if self.code is not None:
-            return question.kind == "code" and _matches(self.code, question.code)
+            return question.kind == "code" and matches(self.code, question.code)
         if self.shell is not None:
             return question.kind == "code" and self._fits_shell(self.shell, question)
         if question.kind != "tool" or not self.arguments.keys() <= question.arguments.keys():
             return False
-        if not _matches(self.tool or "", question.name):
+        if not matches(self.tool or "", question.name):
             return False
         can_tell = True
         for name, glob in self.arguments.items():
@@ -377,7 +354,7 @@ class ApprovalRule(BaseModel):
             shell = ShellCommands((question.code.strip(),), is_all=True)
         else:
             shell = shell_in(question.code) if _is_python(question.name) else ShellCommands()
-        fits = [_matches(glob, command) for command in shell.commands]
+        fits = [matches(glob, command) for command in shell.commands]
         if self.decision != "allow":
             return True if True in fits else None if None in fits else False
         if not (fits and shell.is_all) or False in fits:
@@ -385,40 +362,6 @@ class ApprovalRule(BaseModel):
         return None if None in fits else True
 
 
-class Ruling(NamedTuple):
-    """The decision of the rules, by which rule, such as ``rule 2``, and why; a denial always has a reason."""
-
-    decision: Literal["allow", "deny", "ask"]
-    by: str
-    reason: str = ""
-
-
-class RuleChain:
-    """Rules, of which the first that fits decides, with counts of how often each has allowed something."""
-
-    def __init__(self, rules: Sequence[ApprovalRule]) -> None:
-        self.rules: tuple[ApprovalRule, ...] = tuple(rules)
-        self._used = Counter[int]()
-
-    def reset(self) -> None:
-        """Set the counts back to zero."""
-        self._used.clear()
-
-    def decide(self, question: Question) -> Ruling:
-        """Apply the rules, and count if one allows it."""
-        used_up: Ruling | None = None
-        for number, rule in enumerate(self.rules, start=1):
-            fits, by = rule.fits(question), f"rule {number}"
-            if fits is None:
-                return Ruling("deny", by, _TOO_LONG_FOR_RULE.format(by))
-            if not fits:
-                continue
-            if rule.at_most is not None and self._used[number] >= rule.at_most:
-                times = f"{rule.at_most} time{'' if rule.at_most == 1 else 's'}"
-                used_up = used_up or Ruling("deny", by, f"{by} allows this {times}, which are used up")
-                continue
-            if rule.decision == "allow":
-                self._used[number] += 1
-            reason = rule.reason or (f"{by} denies it" if rule.decision == "deny" else "")
-            return Ruling(rule.decision, by, reason)
-        return used_up or Ruling("allow", NO_RULE)
+def approval_chain(rules: Sequence[ApprovalRule]) -> RuleChain[Question]:
+    """Make the rules decide together, where what no rule fits is allowed."""
+    return RuleChain(rules, otherwise=Ruling("allow", NO_RULE))

@@ -20,15 +20,14 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from codeact_team.core.aio import FairLock, is_being_cancelled
 from codeact_team.core.effects import Begin, Effect, End, current_dispatcher, emit, perform
 from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked
+from codeact_team.core.rulings import NO_RULE, Ruling
 from codeact_team.text.visibility import one_line
 from codeact_team.tools.approval_rules import (
     MAX_NAME_CHARS,
-    NO_RULE,
     ApprovalRule,
     Kind,
     Question,
-    RuleChain,
-    Ruling,
+    approval_chain,
     as_json,
 )
 
@@ -300,7 +299,7 @@ class Approvals:
         self, rules: Sequence[ApprovalRule], handler: Handler | None, source: str, *, parks: bool = False
     ) -> None:
         self._parks = parks
-        self._rules = RuleChain(rules)
+        self._rules = approval_chain(rules)
         self._handler = handler
         self._source = source
         self._dispatcher = current_dispatcher()

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from codeact_team.tools.approval_rules import LONGEST_MATCHED, ApprovalRule, Question, RuleChain, Ruling
+from codeact_team.core.rulings import LONGEST_MATCHED, Ruling
+from codeact_team.tools.approval_rules import ApprovalRule, Question, approval_chain
 
 Decision = str
 
@@ -34,7 +35,7 @@ def rule(**fields: Any) -> ApprovalRule:
 
 
 def decision(question: Question, *rules: ApprovalRule) -> str:
-    return RuleChain(rules).decide(question).decision
+    return approval_chain(rules).decide(question).decision
 
 
 def fits_by_definition(glob: str, text: str) -> bool:
@@ -77,7 +78,7 @@ def test_the_first_rule_that_fits_decides(rules: list[ApprovalRule], question: Q
         ((rule.decision, f"rule {index + 1}") for index, rule in enumerate(rules) if fits(rule, question)),
         ("allow", "no rule"),
     )
-    assert RuleChain(rules).decide(question)[:2] == expected
+    assert approval_chain(rules).decide(question)[:2] == expected
 
 
 @given(rule_lists, st.lists(calls, max_size=12), st.integers(1, 3))
@@ -87,7 +88,7 @@ def test_each_rule_allows_so_often_and_what_no_later_rule_decides_is_denied(
     rules = [
         rule.model_copy(update={"at_most": at_most}) if rule.decision == "allow" else rule for rule in rules
     ]
-    chain, used = RuleChain(rules), Counter[int]()
+    chain, used = approval_chain(rules), Counter[int]()
     for question in questions:
         assert chain.decide(question).decision == decided_by_hand(rules, question, used)
     assert all(count <= at_most for count in used.values())
@@ -125,7 +126,7 @@ def tool_rule(decision: str, **arguments: str) -> ApprovalRule:
 
 def test_what_is_too_long_to_be_matched_is_denied_and_says_so():
     text = "x" * (LONGEST_MATCHED + 1)
-    ruling = RuleChain([tool_rule("allow", text="x*")]).decide(call("t", {"text": text}))
+    ruling = approval_chain([tool_rule("allow", text="x*")]).decide(call("t", {"text": text}))
     assert ruling == Ruling(
         "deny",
         "rule 1",
@@ -138,11 +139,11 @@ def test_what_is_too_long_to_be_matched_is_denied_and_says_so():
 def test_a_long_text_is_no_trouble_where_it_is_not_looked_at():
     text = "x" * (LONGEST_MATCHED + 1)
     question = call("t", {"text": text, "path": "/tmp/a"})
-    assert RuleChain([tool_rule("allow", text="*")]).decide(question).by == "rule 1"
-    assert RuleChain([tool_rule("allow", path="/tmp/*")]).decide(question).by == "rule 1"
-    assert RuleChain([tool_rule("deny", text="x*", path="/etc/*")]).decide(question).by == "no rule"
+    assert approval_chain([tool_rule("allow", text="*")]).decide(question).by == "rule 1"
+    assert approval_chain([tool_rule("allow", path="/tmp/*")]).decide(question).by == "rule 1"
+    assert approval_chain([tool_rule("deny", text="x*", path="/etc/*")]).decide(question).by == "no rule"
     assert (
-        RuleChain([rule(tool="other", arguments={"text": "x*"}, decision="deny")]).decide(question).by
+        approval_chain([rule(tool="other", arguments={"text": "x*"}, decision="deny")]).decide(question).by
         == "no rule"
     )
 
@@ -212,13 +213,13 @@ def test_rules_for_code_and_for_tools_do_not_mix():
 
 def test_a_grant_that_is_used_up_says_so_unless_another_rule_decides():
     limited = rule(tool="get_order", decision="allow", at_most=2)
-    chain = RuleChain([limited])
+    chain = approval_chain([limited])
     assert [chain.decide(call("get_order")).decision for _ in range(3)] == ["allow", "allow", "deny"]
     assert chain.decide(call("get_order")).reason == "rule 1 allows this 2 times, which are used up"
     assert chain.decide(call("other")) == Ruling("allow", "no rule")
     chain.reset()
     assert chain.decide(call("get_order")).decision == "allow"
-    chain = RuleChain([limited, rule(tool="*", decision="ask")])
+    chain = approval_chain([limited, rule(tool="*", decision="ask")])
     assert [chain.decide(call("get_order")).decision for _ in range(3)] == ["allow", "allow", "ask"]
 
 
@@ -389,5 +390,5 @@ def test_a_rule_for_a_shell_sees_shell_blocks_whole_and_no_tools() -> None:
 @pytest.mark.parametrize("decided", ["ask", "allow"])
 def test_a_command_that_is_too_long_to_be_matched_is_denied(decided: str) -> None:
     block = f"!{'a' * (LONGEST_MATCHED + 1)}"
-    ruling = RuleChain([rule(shell="b*", decision=decided)]).decide(code(block))
+    ruling = approval_chain([rule(shell="b*", decision=decided)]).decide(code(block))
     assert (ruling.decision, "cannot be checked against rule 1" in ruling.reason) == ("deny", True)
