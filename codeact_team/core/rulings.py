@@ -7,11 +7,21 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo
 
 Decision: TypeAlias = Literal["allow", "deny", "ask"]
 
 NO_RULE = "no rule"
+
+
+def _of_allowing(at_most: int | None, info: ValidationInfo) -> int | None:
+    if at_most is not None and info.data.get("decision") in ("deny", "ask"):
+        raise ValueError("goes with 'decision: allow' only")
+    return at_most
+
+
+AtMost = Annotated[int | None, Field(ge=1, strict=True), AfterValidator(_of_allowing)]
+"""How often a rule may allow something; its field stands behind ``decision``."""
 
 Glob = Annotated[str, StringConstraints(min_length=1)]
 

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from codeact_team.core.rulings import NO_RULE, Decision, Glob, RuleChain, Ruling, matches
+from codeact_team.core.rulings import NO_RULE, AtMost, Decision, Glob, RuleChain, Ruling, matches
 from codeact_team.text.magics import ShellCommands, shell_in
 from codeact_team.text.visibility import (
     EDGE,
@@ -307,7 +307,7 @@ class ApprovalRule(BaseModel):
     """Whether to allow it, to deny it, or to ask a person."""
     reason: str = ""
     """The reason, for the model if this is denied, and for the person who is asked."""
-    at_most: int | None = Field(default=None, ge=1, strict=True)
+    at_most: AtMost = None
     """The number of times that this rule may allow something before the agent is reset. Then it fits no more, and what
     no later rule decides is denied."""
 
@@ -323,13 +323,6 @@ class ApprovalRule(BaseModel):
         if arguments and (info.data.get("code") or info.data.get("shell")):
             raise ValueError("goes with 'tool' only, as code has no arguments")
         return arguments
-
-    @field_validator("at_most")
-    @classmethod
-    def _is_for_allowing(cls, at_most: int | None, info: ValidationInfo) -> int | None:
-        if at_most is not None and info.data.get("decision") in ("deny", "ask"):
-            raise ValueError("goes with 'decision: allow' only")
-        return at_most
 
     def fits(self, question: Question) -> bool | None:
         """Whether the rule applies to this; ``None`` if something is too long to be matched."""
