@@ -184,10 +184,3 @@ class Noted(ControlMessage):
     """To the proxy: the end is on record, and the code may get the last of the answer."""
 
     number: int
-
-
-@dataclass(frozen=True)
-class Cut(ControlMessage):
-    """To the proxy: end this connection, as a rule does not allow it any more."""
-
-    number: int
