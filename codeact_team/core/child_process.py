@@ -11,7 +11,7 @@ import os
 import struct
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from signal import SIGKILL
 from typing import Any, Protocol, Self
@@ -104,12 +104,15 @@ class ChildProcess(PipeChannel):
         self._has_answered = False
 
     @classmethod
-    async def start(cls, module: str, *, inherited: Sequence[int] = ()) -> Self:
+    async def start(
+        cls, module: str, *, inherited: Sequence[int] = (), environment: Mapping[str, str] | None = None
+    ) -> Self:
         """Run ``main`` of a module, in a process that imports from the same places as this one, and ends with it.
 
         Args:
             module: The module.
             inherited: Descriptors that it has, too. Their numbers are in the item ``descriptors`` of its first message.
+            environment: Its variables; by default those of this process.
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -124,6 +127,7 @@ class ChildProcess(PipeChannel):
             # a terminal sends its signals to the parent only, which stops its children in order
             start_new_session=True,
             pass_fds=inherited,
+            env=environment,
         )
         child = cls(process)
         child.send({"path": sys.path, "descriptors": [*inherited]})

@@ -30,7 +30,8 @@ def _from_base64(text: object) -> bytes:
     return base64.b64decode(str(text), validate=True)
 
 
-_Bytes = Annotated[bytes, PlainSerializer(_to_base64), PlainValidator(_from_base64)]
+Bytes = Annotated[bytes, PlainSerializer(_to_base64), PlainValidator(_from_base64)]
+"""Bytes that are base64 in JSON."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class ProcessOutcome:
     """
 
     returncode: int | None = None
-    stdout: _Bytes = b""
-    stderr: _Bytes = b""
+    stdout: Bytes = b""
+    stderr: Bytes = b""
     stdout_omitted: int = 0
     stderr_omitted: int = 0
     limit: str | None = None

@@ -49,6 +49,11 @@ def from_text(headers: Sequence[Sequence[str]]) -> Headers:
 
 
 @dataclass(frozen=True)
+class Ready(ControlMessage):
+    """To the gateway: the proxy has given up what it does not need, and serves."""
+
+
+@dataclass(frozen=True)
 class Opened(ControlMessage):
     """To the proxy: a sandbox whose connections it takes; its listening socket follows by another way.
 

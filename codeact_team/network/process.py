@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 
 from codeact_team.core.child_process import PipeChannel, connect_to_parent, take_standard_streams
-from codeact_team.network.control import Closed, Opened, read_message
+from codeact_team.network.control import Closed, Opened, Ready, read_message
 from codeact_team.network.proxy import GatewayChannel, SandboxEnd
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.framing import receive_with_descriptors
@@ -28,6 +28,7 @@ def main() -> None:
 async def _serve(incoming: int, outgoing: int) -> None:
     channel, [descriptor] = await connect_to_parent(incoming, outgoing)
     confine()
+    channel.send(Ready().to_message())
     with socket.socket(fileno=descriptor) as sockets:
         await _Proxy(channel, sockets).serve()
 

@@ -1,0 +1,295 @@
+"""The gateway: decides, in this process, what the proxy may send, and starts the proxy.
+
+It has an event loop and a thread of its own, as the loops of those who run code come and go. It starts with the first
+sandbox that has a way out, and ends with the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from codeact_team.core.aio import to_the_end
+from codeact_team.core.child_process import ChildProcess, ProcessLostError
+from codeact_team.errors import CodeActTeamError, SandboxError
+from codeact_team.network.addresses import AddressRefusedError, resolve
+from codeact_team.network.authority import Authority, trusted_bundle
+from codeact_team.network.control import (
+    Asked,
+    Closed,
+    ControlMessage,
+    Denied,
+    Ended,
+    Noted,
+    Opened,
+    Proceed,
+    Ready,
+    Refused,
+    read_message,
+)
+from codeact_team.network.requests import RequestOutcome
+from codeact_team.network.rules import EgressRules
+from codeact_team.network.way import Way
+from codeact_team.sandbox.system.framing import send_with_descriptors
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MODULE = "codeact_team.network.process"
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+"""The proxy's variables: those of this process may name other certificates and proxies."""
+_BACKLOG = 1024
+_MOST_STARTS = 5
+"""So often the proxy is started without having asked anything before it died."""
+_LOST = "the proxy has died while this was under way"
+
+
+class _Gateway:
+    """What all ways out of this process have in common. Its methods run in its own loop, but for :meth:`call`."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="codeact-team-egress", daemon=True)
+        self._thread.start()
+        self._numbers = count(1)
+        self._ways: dict[int, Way] = {}
+        self._listening: dict[int, socket.socket] = {}
+        self._child: ChildProcess | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._starts = 0
+        self._deciding: dict[int, asyncio.Task[None]] = {}
+        """By the number of the question."""
+        self._under_way: dict[int, asyncio.Future[RequestOutcome]] = {}
+        """What the proxy was allowed to send, by the number of the question."""
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop of the gateway, from any other."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def end(self) -> None:
+        """End the thread. Blocks."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def open(
+        self, rules: EgressRules, credentials: Sequence[Mapping[str, Any]], extra_ca: Sequence[Path], part: object
+    ) -> Way:
+        """Open a way; see :func:`open_way`."""
+        trusted = await asyncio.to_thread(trusted_bundle, extra_ca)
+        way = Way(next(self._numbers), rules, credentials, trusted, Authority.create(), part, self)
+        try:
+            listening = socket.socket(socket.AF_UNIX)
+            self._listening[way.number] = listening
+            listening.bind(str(way.socket))
+            # the code's user is another one, whom the token keeps out
+            os.chmod(way.socket, 0o666)
+            listening.listen(_BACKLOG)
+            self._ways[way.number] = way
+            if self._child is None:
+                await self._start()
+            else:
+                self._introduce(self._child, way)
+        except BaseException:
+            await self.close(way)
+            raise
+        return way
+
+    async def close(self, way: Way) -> None:
+        """End a way with all its connections, and the proxy with the last one."""
+        self._ways.pop(way.number, None)
+        if (listening := self._listening.pop(way.number, None)) is not None:
+            listening.close()
+        self.send(Closed(way.number))
+        way.remove()
+        if not self._ways and self._child is not None:
+            child, self._child = self._child, None
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.wait({self._reader})
+            child.kill()
+            await child.close()
+
+    def send(self, message: ControlMessage) -> None:
+        """Tell the proxy something, if it lives."""
+        if self._child is not None:
+            self._child.send(message.to_message())
+
+    async def _start(self) -> None:
+        """Start the proxy, and have it take the connections of all sandboxes. Raises a :class:`SandboxError`."""
+        self._starts += 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            with theirs:
+                child = await ChildProcess.start(
+                    _MODULE, inherited=[theirs.fileno()], environment=_ENVIRONMENT
+                )
+            try:
+                if not isinstance(read_message(await child.receive()), Ready):
+                    raise SandboxError("the proxy of `egress` does not say that it is ready")
+            except (CodeActTeamError, ProcessLostError) as error:
+                await child.close()
+                raise SandboxError(f"the proxy of `egress` cannot be started: {error}") from error
+        except BaseException:
+            ours.close()
+            raise
+        self._sockets = ours
+        self._child = child
+        self._reader = asyncio.ensure_future(self._read(child))
+        for way in self._ways.values():
+            self._introduce(child, way)
+
+    def _introduce(self, child: ChildProcess, way: Way) -> None:
+        # before the message, which says that it is there
+        send_with_descriptors(self._sockets, b"\0", [self._listening[way.number].fileno()])
+        child.send(way.opened.to_message())
+
+    async def _read(self, child: ChildProcess) -> None:
+        """Take what the proxy says, until it dies; then start another one."""
+        try:
+            while True:
+                self._take(read_message(await child.receive()))
+        except ProcessLostError:
+            logger.warning("the proxy of `egress` has died, and is started again: connections through it are lost")
+        self._child = None
+        self._sockets.close()
+        for task in self._deciding.values():
+            task.cancel()
+        for ended in self._under_way.values():
+            if not ended.done():
+                ended.set_result(RequestOutcome(error=_LOST, is_kept=False))
+        await child.close()
+        if self._starts < _MOST_STARTS:
+            try:
+                await self._start()
+            except SandboxError as error:
+                logger.error("%s", error)
+        else:
+            logger.error("the proxy of `egress` has died %d times in a row: nothing goes out any more", self._starts)
+
+    def _take(self, message: ControlMessage) -> None:
+        match message:
+            case Asked():
+                self._starts = 0
+                task = asyncio.ensure_future(self._decide(message))
+                self._deciding[message.number] = task
+                task.add_done_callback(lambda _: self._deciding.pop(message.number, None))
+            case Refused():
+                if (way := self._ways.get(message.sandbox)) is not None:
+                    way.note_denial(message.reason)
+            case Ended():
+                self._end(message)
+            case _:
+                raise ValueError(f"the proxy has sent {message}")
+
+    def _end(self, message: Ended) -> None:
+        if (ended := self._under_way.get(message.number)) is None or ended.done():
+            # whoever waited for it is gone, or it was not even decided
+            if (deciding := self._deciding.get(message.number)) is not None:
+                deciding.cancel()
+            self.send(Noted(message.number))
+            return
+        ended.set_result(
+            RequestOutcome(
+                status=message.status,
+                headers=[(name, value) for name, value in message.headers],
+                content=message.content,
+                is_kept=message.is_whole and message.error is None and message.status is not None,
+                sent=message.sent,
+                received=message.received,
+                error=message.error,
+            )
+        )
+
+    async def _decide(self, asked: Asked) -> None:
+        reply: ControlMessage
+        if (way := self._ways.get(asked.sandbox)) is None:
+            reply = Denied(asked.number, "the sandbox has ended")
+        else:
+            try:
+                reply = await way.decide(asked)
+            except Exception:
+                logger.exception("a request could not be decided, so it is denied")
+                reply = Denied(asked.number, "whether it is allowed could not be found out", 500)
+        self.send(reply)
+
+    async def proceed(self, asked: Asked) -> RequestOutcome:
+        """Have the proxy send something that is allowed, and wait for its end."""
+        try:
+            networks = self._ways[asked.sandbox].rules.networks(asked.host, asked.port)
+            addresses = await resolve(asked.host, asked.port, networks)
+        except AddressRefusedError as error:
+            return RequestOutcome(error=str(error), is_sent=False, is_kept=False)
+        except OSError as error:
+            reason = f"the name {asked.host} cannot be resolved: {error.strerror or error}"
+            return RequestOutcome(error=reason, is_sent=False, is_kept=False)
+        ended = self._under_way[asked.number] = asyncio.get_running_loop().create_future()
+        try:
+            self.send(Proceed(asked.number, addresses))
+            return await ended
+        finally:
+            del self._under_way[asked.number]
+
+
+_lock = threading.Lock()
+_current: _Gateway | None = None
+
+
+async def open_way(
+    rules: EgressRules,
+    credentials: Sequence[Mapping[str, Any]] = (),
+    *,
+    extra_ca: Sequence[Path] = (),
+    part: object = None,
+) -> Way:
+    """Open a way out for one sandbox. Whoever does has to close it by :func:`close_way`.
+
+    Args:
+        rules: What may be reached.
+        credentials: The credentials with their values, as :class:`~.control.Opened` has them.
+        extra_ca: Files with more certificates by which servers may prove themselves.
+        part: The executor, of which the requests are effects.
+
+    Raises:
+        SandboxError: If the proxy cannot be started; a :class:`SettingError` if a certificate or a secret is none.
+    """
+    global _current
+    with _lock:
+        if _current is None:
+            _current = _Gateway()
+        gateway = _current
+        gateway.users += 1
+    try:
+        return await gateway.call(gateway.open(rules, credentials, extra_ca, part))
+    except BaseException:
+        await to_the_end(_release(gateway))
+        raise
+
+
+async def close_way(way: Way) -> None:
+    """Close a way, with all connections through it."""
+    assert isinstance(gateway := way.passing, _Gateway), "it has opened the way"
+    try:
+        await gateway.call(gateway.close(way))
+    finally:
+        await to_the_end(_release(gateway))
+
+
+async def _release(gateway: _Gateway) -> None:
+    global _current
+    with _lock:
+        gateway.users -= 1
+        if gateway.users:
+            return
+        if _current is gateway:
+            _current = None
+    await asyncio.to_thread(gateway.end)

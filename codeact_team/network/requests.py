@@ -1,0 +1,106 @@
+"""A request of code to the network, or a connection, as an effect of its run."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue, TypeAdapter
+
+from codeact_team.core.effects import Begin, Effect, End
+from codeact_team.core.network_events import RequestBegan, RequestEnded
+from codeact_team.core.process_effects import Bytes
+from codeact_team.network.control import CONNECT, Asked
+from codeact_team.network.exchange import DEFAULT_PORTS
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods by which nothing is changed at a server (RFC 9110, section 9.2.1)."""
+_UNKNOWN = (
+    "the run was interrupted while this request was under way: whether it has reached the server is not known, and it was not "
+    "sent again; find out before you do"
+)
+
+
+@dataclass(frozen=True)
+class RequestOutcome:
+    """What became of a request, or of a connection.
+
+    Attributes:
+        status: The status of the answer; ``None`` for a connection, or without an answer.
+        headers: The headers of the answer, as the code has got them.
+        content: The body of the answer, if it is kept.
+        is_kept: Whether the answer is kept whole, so that it can be given again.
+        sent: Bytes of the request's body, or of a connection to the host.
+        received: Bytes of the answer's body, or of a connection from the host.
+        error: Why it has not come to its end, if so.
+        is_sent: Whether anything was sent at all.
+    """
+
+    status: int | None = None
+    headers: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    content: Bytes = b""
+    is_kept: bool = True
+    sent: int = 0
+    received: int = 0
+    error: str | None = None
+    is_sent: bool = True
+
+
+def url_of(asked: Asked) -> str:
+    """The URL of a request, or ``host:port`` of a connection."""
+    host = f"[{asked.host}]" if ":" in asked.host else asked.host
+    if asked.method == CONNECT:
+        return f"{host}:{asked.port}"
+    port = "" if DEFAULT_PORTS[asked.scheme] == asked.port else f":{asked.port}"
+    return f"{asked.scheme}://{host}{port}{asked.target}"
+
+
+class NetworkRequest(Effect[RequestOutcome]):
+    """Code sends a request, or connects to a host.
+
+    Args:
+        asked: The request.
+        part: The executor.
+        is_repeatable: Whether it may be sent twice, as its rule says.
+    """
+
+    kind = "request"
+    form = TypeAdapter(RequestOutcome)
+
+    def __init__(self, asked: Asked, part: object, *, is_repeatable: bool = False) -> None:
+        self.part = part
+        self._asked = asked
+        self._is_repeatable = is_repeatable or asked.method in _SAFE_METHODS
+        self._began = time.monotonic()
+
+    def request(self) -> JsonValue:
+        asked = self._asked
+        body = hashlib.sha256(asked.content).hexdigest() if asked.is_whole else None
+        return {"method": asked.method, "url": url_of(asked), "body": body}
+
+    def facts(self) -> Mapping[str, JsonValue]:
+        return {"body_size": len(self._asked.content) if self._asked.is_whole else None}
+
+    def facts_at_end(
+        self, outcome: RequestOutcome | None, error: BaseException | None
+    ) -> Mapping[str, JsonValue]:
+        return {"seconds": time.monotonic() - self._began}
+
+    def unknown(self) -> RequestOutcome | None:
+        return None if self._is_repeatable else RequestOutcome(error=_UNKNOWN)
+
+    @classmethod
+    def began(cls, begin: Begin) -> RequestBegan:
+        return RequestBegan(
+            method=begin.request["method"], url=begin.request["url"], body_size=begin.facts["body_size"]
+        )
+
+    @classmethod
+    def ended(cls, end: End) -> RequestEnded:
+        event = RequestEnded(error=end.error, seconds=end.facts["seconds"])
+        if end.outcome is not None:
+            event.status, event.error = end.outcome["status"], end.outcome["error"]
+            event.sent, event.received = end.outcome["sent"], end.outcome["received"]
+        return event

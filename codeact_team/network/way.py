@@ -1,0 +1,301 @@
+"""The way out of one sandbox: what it needs there, and what becomes of each request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from codeact_team.core.effects import perform
+from codeact_team.network.authority import Authority
+from codeact_team.network.control import (
+    CONNECT,
+    Answered,
+    Asked,
+    ControlMessage,
+    Denied,
+    Noted,
+    Opened,
+    ReadRequests,
+)
+from codeact_team.network.names import path_of
+from codeact_team.network.requests import NetworkRequest, RequestOutcome, url_of
+from codeact_team.network.rules import EgressRules, Target
+from codeact_team.core.rulings import Ruling
+from codeact_team.sandbox.temporary import TemporaryDirectory
+
+T = TypeVar("T")
+
+_MOST_DENIALS = 20
+"""So many different denials are kept until somebody takes them."""
+_MOST_QUESTIONS = 20
+"""The most questions to a person that are open at a time, so that code cannot flood anybody."""
+_NAMES_EACH = 250
+_WENT_ON = "it went on when its block had ended"
+_NOT_KEPT = "its answer is not in the journal, as it was too long, or no answer of one request"
+
+
+class Passing(Protocol):
+    """What a way needs of the gateway."""
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop of the gateway, from any other."""
+        ...
+
+    async def proceed(self, asked: Asked) -> RequestOutcome:
+        """Have the proxy send what is allowed, and wait for its end; in the loop of the gateway."""
+        ...
+
+
+Pause = Callable[[], AbstractContextManager[None]]
+Ask = Callable[[str, int, str], Awaitable[Ruling]]
+"""Asks a person about a host and a port, for a reason. Its ruling allows or denies."""
+
+
+async def _ask_nobody(host: str, port: int, reason: str) -> Ruling:
+    return Ruling("deny", "no one to ask", "nobody is there who could be asked")
+
+
+@dataclass(eq=False)
+class _Performer:
+    """Who runs code in a session, fork or process: requests of that code are effects of this."""
+
+    loop: asyncio.AbstractEventLoop
+    context: contextvars.Context
+    pause: Pause
+    ask: Ask
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the performer's loop and context, from the loop of the gateway."""
+        here = asyncio.get_running_loop()
+        result: asyncio.Future[T] = here.create_future()
+        task: asyncio.Task[T] | None = None
+
+        def begin() -> None:
+            nonlocal task
+            task = self.loop.create_task(work, context=self.context)
+            self.tasks.add(task)
+            task.add_done_callback(finish)
+
+        def finish(task: asyncio.Task[T]) -> None:
+            self.tasks.discard(task)
+            here.call_soon_threadsafe(settle, task)
+
+        def settle(task: asyncio.Task[T]) -> None:
+            if result.done():
+                return
+            if task.cancelled():
+                result.cancel()
+            elif (error := task.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(task.result())
+
+        def cancel() -> None:
+            if task is not None:
+                task.cancel()
+
+        self.loop.call_soon_threadsafe(begin)
+        try:
+            return await result
+        except asyncio.CancelledError:
+            self.loop.call_soon_threadsafe(cancel)
+            raise
+
+
+class Way:
+    """The way out of one sandbox; made by :func:`~.gateway.open_way`.
+
+    Attributes:
+        number: Its number at the proxy.
+        rules: What may be reached.
+        directory: The directory of this machine with the socket and the certificates.
+        token: What the forwarder in the sandbox says first. No code may know it.
+        hosts: The sandbox's own addresses for the names that stand in full in rules.
+        opened: What the proxy has to know.
+        passing: The gateway.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        rules: EgressRules,
+        credentials: Sequence[Mapping[str, Any]],
+        trusted: str,
+        authority: Authority,
+        part: object,
+        passing: Passing,
+    ) -> None:
+        self.number = number
+        self.rules = rules
+        self.token: str = secrets.token_hex(32)
+        self._held = TemporaryDirectory()
+        self.directory: Path = Path(self._held.path)
+        # the code's user enters it, and sees nothing else
+        self.directory.chmod(0o711)
+        self._part = part
+        self.passing = passing
+        self._performers: dict[str, _Performer] = {}
+        self._asked: dict[tuple[str, int], asyncio.Task[Ruling]] = {}
+        """Who was asked for, by host and port: the answer holds from then on."""
+        self._denials: dict[str, None] = {}
+        self.hosts: Mapping[str, str] = {
+            name: f"127.1.{1 + place // _NAMES_EACH}.{1 + place % _NAMES_EACH}"
+            for place, name in enumerate(rules.exact_names)
+        }
+        self.opened: Opened = Opened(
+            sandbox=number,
+            token=self.token,
+            names={address: name for name, address in self.hosts.items()},
+            authority=authority.key_pem + authority.certificate_pem,
+            trusted=trusted,
+            credentials=credentials,
+        )
+
+    @property
+    def socket(self) -> Path:
+        """The socket of this machine to which the forwarder connects."""
+        return self.directory / "socket"
+
+    def note_denial(self, reason: str) -> None:
+        """Note why something was denied."""
+        if len(self._denials) < _MOST_DENIALS:
+            self._denials[reason] = None
+
+    def take_denials(self) -> Sequence[str]:
+        """Return why things were denied since the last call of this, each once, and forget it."""
+        taken, self._denials = [*self._denials], {}
+        return taken
+
+    @asynccontextmanager
+    async def performing(
+        self, unit: str, *, pause: Pause = nullcontext, ask: Ask = _ask_nobody
+    ) -> AsyncGenerator[None, None]:
+        """Within it, the requests of a unit are effects of the present context.
+
+        What is under way at its end goes on, but as nobody's effect.
+
+        Args:
+            unit: The session, fork or process, as its supervisor names it.
+            pause: Makes a context manager within which the code's time stands still.
+            ask: Asks a person, where a rule says so.
+        """
+        performer = _Performer(asyncio.get_running_loop(), contextvars.copy_context(), pause, ask)
+        before = self._performers.get(unit)
+        self._performers[unit] = performer
+        try:
+            yield
+        finally:
+            if before is None:
+                del self._performers[unit]
+            else:
+                self._performers[unit] = before
+            performer.ended.set()
+            while performer.tasks:
+                await asyncio.wait(performer.tasks)
+
+    async def decide(self, asked: Asked) -> ControlMessage:
+        """Decide about a request, and see it through. Returns what the proxy is told last; in the loop of the gateway."""
+        rules, path = self.rules, path_of(asked.target) if asked.target else ""
+        if asked.method == CONNECT and rules.opens(asked.host, asked.port):
+            denial = rules.may_reach(asked.host, asked.port)
+            return ReadRequests(asked.number) if denial is None else self._denied(asked, denial)
+        performer = self._performers.get(asked.unit)
+        ruling = rules.decide(Target(asked.host, asked.port, asked.method, path))
+        if ruling.decision == "ask":
+            ruling = await self._ask(asked, ruling, performer)
+        if ruling.decision != "allow":
+            return self._denied(asked, ruling)
+        sending = _Sending(asked, self.passing.proceed)
+        if performer is None or performer.ended.is_set():
+            outcome = await sending.begin()
+        else:
+            outcome = await performer.run(self._perform(sending, performer))
+        if sending.task is None:
+            return _recorded(asked, outcome)
+        # it may go on when its block has ended
+        outcome = await sending.task
+        if not outcome.is_sent:
+            self.note_denial(outcome.error or "")
+            return Denied(asked.number, outcome.error or "", 502)
+        return Noted(asked.number)
+
+    async def _perform(self, sending: _Sending, performer: _Performer) -> RequestOutcome:
+        """Perform a request as an effect, in the performer's loop."""
+
+        async def send() -> RequestOutcome:
+            passing = asyncio.ensure_future(self.passing.call(sending.begin()))
+            ended = asyncio.ensure_future(performer.ended.wait())
+            try:
+                await asyncio.wait({passing, ended}, return_when=asyncio.FIRST_COMPLETED)
+                return passing.result() if passing.done() else RequestOutcome(error=_WENT_ON, is_kept=False)
+            finally:
+                ended.cancel()
+
+        effect = NetworkRequest(sending.asked, self._part)
+        return await perform(effect, send)
+
+    async def _ask(self, asked: Asked, ruling: Ruling, performer: _Performer | None) -> Ruling:
+        """Ask a person about the host, unless somebody has: the answer holds from then on."""
+        key = asked.host, asked.port
+        if (asking := self._asked.get(key)) is None:
+            if performer is None:
+                return await _ask_nobody(asked.host, asked.port, ruling.reason)
+            if sum(not task.done() for task in self._asked.values()) >= _MOST_QUESTIONS:
+                return Ruling("deny", ruling.by, f"{_MOST_QUESTIONS} questions about hosts are open already")
+            asking = asyncio.ensure_future(performer.run(self._ask_performer(asked, ruling, performer)))
+            self._asked[key] = asking
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asking.cancelled():
+                # by the end of the block
+                self._asked.pop(key, None)
+            raise
+
+    async def _ask_performer(self, asked: Asked, ruling: Ruling, performer: _Performer) -> Ruling:
+        with performer.pause():
+            return await performer.ask(asked.host, asked.port, ruling.reason)
+
+    def _denied(self, asked: Asked, ruling: Ruling) -> Denied:
+        reason = f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}"
+        self.note_denial(reason)
+        return Denied(asked.number, reason)
+
+    def remove(self) -> None:
+        """Remove the directory. Blocks."""
+        self._held.remove()
+
+
+class _Sending:
+    """What was allowed, and is sent at most once. Used in the loop of the gateway.
+
+    Attributes:
+        asked: The request.
+        task: Sees it through, once it is begun.
+    """
+
+    def __init__(self, asked: Asked, proceed: Callable[[Asked], Awaitable[RequestOutcome]]) -> None:
+        self.asked = asked
+        self.task: asyncio.Future[RequestOutcome] | None = None
+        self._proceed = proceed
+
+    async def begin(self) -> RequestOutcome:
+        """Send it, and return what becomes of it."""
+        self.task = asyncio.ensure_future(self._proceed(self.asked))
+        # whoever waits for it may go
+        return await asyncio.shield(self.task)
+
+
+def _recorded(asked: Asked, outcome: RequestOutcome) -> ControlMessage:
+    """The answer that a journal has, which may be none."""
+    if outcome.status is not None and outcome.is_kept:
+        return Answered(asked.number, outcome.status, outcome.headers, outcome.content)
+    return Denied(asked.number, outcome.error or _NOT_KEPT, 502)
