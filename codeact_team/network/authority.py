@@ -82,6 +82,11 @@ class Authority:
         return cls(key, x509.load_pem_x509_certificate(pem.encode()))
 
     @property
+    def pem(self) -> str:
+        """Key and certificate, as :meth:`of` reads them."""
+        return self.key_pem + self.certificate_pem
+
+    @property
     def key_pem(self) -> str:
         """Its key as PEM: whoever has it can be any host for the sandbox."""
         return _key_pem(self._key)

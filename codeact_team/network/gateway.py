@@ -28,7 +28,6 @@ from codeact_team.network.control import (
     Denied,
     Ended,
     Noted,
-    Opened,
     Proceed,
     Ready,
     Refused,
@@ -58,7 +57,9 @@ class _Gateway:
     def __init__(self) -> None:
         self.users = 0
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="codeact-team-egress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="codeact-team-egress", daemon=True
+        )
         self._thread.start()
         self._numbers = count(1)
         self._ways: dict[int, Way] = {}
@@ -82,7 +83,11 @@ class _Gateway:
         self._loop.close()
 
     async def open(
-        self, rules: EgressRules, credentials: Sequence[Mapping[str, Any]], extra_ca: Sequence[Path], part: object
+        self,
+        rules: EgressRules,
+        credentials: Sequence[Mapping[str, Any]],
+        extra_ca: Sequence[Path],
+        part: object,
     ) -> Way:
         """Open a way; see :func:`open_way`."""
         trusted = await asyncio.to_thread(trusted_bundle, extra_ca)
@@ -111,13 +116,13 @@ class _Gateway:
             listening.close()
         self.send(Closed(way.number))
         way.remove()
-        if not self._ways and self._child is not None:
-            child, self._child = self._child, None
+        if not self._ways:
             if self._reader is not None:
                 self._reader.cancel()
                 await asyncio.wait({self._reader})
-            child.kill()
-            await child.close()
+            if self._child is not None:
+                self._child.kill()
+                await self._lose(self._child)
 
     def send(self, message: ControlMessage) -> None:
         """Tell the proxy something, if it lives."""
@@ -128,19 +133,21 @@ class _Gateway:
         """Start the proxy, and have it take the connections of all sandboxes. Raises a :class:`SandboxError`."""
         self._starts += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        child: ChildProcess | None = None
         try:
             with theirs:
                 child = await ChildProcess.start(
                     _MODULE, inherited=[theirs.fileno()], environment=_ENVIRONMENT
                 )
-            try:
-                if not isinstance(read_message(await child.receive()), Ready):
-                    raise SandboxError("the proxy of `egress` does not say that it is ready")
-            except (CodeActTeamError, ProcessLostError) as error:
-                await child.close()
-                raise SandboxError(f"the proxy of `egress` cannot be started: {error}") from error
-        except BaseException:
+            if not isinstance(read_message(await child.receive()), Ready):
+                raise SandboxError("the proxy of `egress` does not say that it is ready")
+        except BaseException as error:
             ours.close()
+            if child is not None:
+                child.kill()
+                await to_the_end(child.close())
+            if isinstance(error, CodeActTeamError | ProcessLostError) and not isinstance(error, SandboxError):
+                raise SandboxError(f"the proxy of `egress` cannot be started: {error}") from error
             raise
         self._sockets = ours
         self._child = child
@@ -159,22 +166,33 @@ class _Gateway:
             while True:
                 self._take(read_message(await child.receive()))
         except ProcessLostError:
-            logger.warning("the proxy of `egress` has died, and is started again: connections through it are lost")
-        self._child = None
-        self._sockets.close()
-        for task in self._deciding.values():
-            task.cancel()
-        for ended in self._under_way.values():
-            if not ended.done():
-                ended.set_result(RequestOutcome(error=_LOST, is_kept=False))
-        await child.close()
+            logger.warning("the proxy of `egress` has died, and is started again; its connections are lost")
+        except Exception:
+            logger.exception("the proxy of `egress` is started again, as it has said something wrong")
+            child.kill()
+        await self._lose(child)
         if self._starts < _MOST_STARTS:
             try:
                 await self._start()
             except SandboxError as error:
                 logger.error("%s", error)
         else:
-            logger.error("the proxy of `egress` has died %d times in a row: nothing goes out any more", self._starts)
+            logger.error(
+                "the proxy of `egress` has died %d times in a row: nothing goes out any more", self._starts
+            )
+
+    async def _lose(self, child: ChildProcess) -> None:
+        """End what goes on through a proxy that has died."""
+        self._child = None
+        self._sockets.close()
+        for ended in self._under_way.values():
+            if not ended.done():
+                ended.set_result(RequestOutcome(error=_LOST, is_kept=False))
+        deciding = [*self._deciding.values()]
+        for task in deciding:
+            task.cancel()
+        await asyncio.gather(*deciding, return_exceptions=True)
+        await child.close()
 
     def _take(self, message: ControlMessage) -> None:
         match message:
@@ -228,10 +246,10 @@ class _Gateway:
             networks = self._ways[asked.sandbox].rules.networks(asked.host, asked.port)
             addresses = await resolve(asked.host, asked.port, networks)
         except AddressRefusedError as error:
-            return RequestOutcome(error=str(error), is_sent=False, is_kept=False)
+            return RequestOutcome(status=403, error=str(error), is_sent=False, is_kept=False)
         except OSError as error:
             reason = f"the name {asked.host} cannot be resolved: {error.strerror or error}"
-            return RequestOutcome(error=reason, is_sent=False, is_kept=False)
+            return RequestOutcome(status=502, error=reason, is_sent=False, is_kept=False)
         ended = self._under_way[asked.number] = asyncio.get_running_loop().create_future()
         try:
             self.send(Proceed(asked.number, addresses))
@@ -277,7 +295,8 @@ async def open_way(
 
 async def close_way(way: Way) -> None:
     """Close a way, with all connections through it."""
-    assert isinstance(gateway := way.passing, _Gateway), "it has opened the way"
+    gateway = way.passing
+    assert isinstance(gateway, _Gateway), "it has opened the way"
     try:
         await gateway.call(gateway.close(way))
     finally:

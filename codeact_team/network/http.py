@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from http.client import responses
 from typing import Any, NamedTuple
 
 import h11
@@ -195,7 +196,10 @@ class RequestReader(_Messages):
 
     async def answer(self, response: Response) -> None:
         """Send the head of the answer."""
-        await self._send(h11.Response(status_code=response.status, headers=[*response.headers]))
+        reason = responses.get(response.status, "").encode()
+        await self._send(
+            h11.Response(status_code=response.status, reason=reason, headers=[*response.headers])
+        )
 
     @property
     def has_answered(self) -> bool:

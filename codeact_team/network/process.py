@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 
 from codeact_team.core.child_process import PipeChannel, connect_to_parent, take_standard_streams
+from codeact_team.network.authority import Authority
 from codeact_team.network.control import Closed, Opened, Ready, read_message
 from codeact_team.network.proxy import GatewayChannel, SandboxEnd
 from codeact_team.sandbox.system import kernel
@@ -27,6 +28,7 @@ def main() -> None:
 
 async def _serve(incoming: int, outgoing: int) -> None:
     channel, [descriptor] = await connect_to_parent(incoming, outgoing)
+    load_all()
     confine()
     channel.send(Ready().to_message())
     with socket.socket(fileno=descriptor) as sockets:
@@ -56,6 +58,12 @@ class _Proxy:
         finally:
             for one in self._sandboxes.values():
                 await one.aclose()
+
+
+def load_all() -> None:
+    """Load what Python loads on first use only, as there are no files any more then."""
+    "".encode("idna")
+    Authority.of(Authority.create().pem).leaf_for("example.org")
 
 
 def confine() -> None:

@@ -170,6 +170,8 @@ class SandboxEnd:
                 await connection.serve_host(host, port)
         except (OSError, TimeoutError, HttpError) as error:
             logger.debug("a connection has ended: %s", error)
+        except Exception:
+            logger.exception("a connection could not be served")
         finally:
             stream.abort()
 

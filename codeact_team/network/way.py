@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from codeact_team.core.effects import perform
+from codeact_team.core.rulings import Ruling
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import (
     CONNECT,
@@ -26,7 +27,6 @@ from codeact_team.network.control import (
 from codeact_team.network.names import path_of
 from codeact_team.network.requests import NetworkRequest, RequestOutcome, url_of
 from codeact_team.network.rules import EgressRules, Target
-from codeact_team.core.rulings import Ruling
 from codeact_team.sandbox.temporary import TemporaryDirectory
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class Way:
             sandbox=number,
             token=self.token,
             names={address: name for name, address in self.hosts.items()},
-            authority=authority.key_pem + authority.certificate_pem,
+            authority=authority.pem,
             trusted=trusted,
             credentials=credentials,
         )
@@ -223,8 +223,9 @@ class Way:
         # it may go on when its block has ended
         outcome = await sending.task
         if not outcome.is_sent:
-            self.note_denial(outcome.error or "")
-            return Denied(asked.number, outcome.error or "", 502)
+            reason = outcome.error or ""
+            self.note_denial(reason)
+            return Denied(asked.number, reason, outcome.status or 502)
         return Noted(asked.number)
 
     async def _perform(self, sending: _Sending, performer: _Performer) -> RequestOutcome:

@@ -1,0 +1,206 @@
+"""Requests as effects of a run, questions to a person, and a proxy that dies or whose host does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.egress import LOOPBACK, Upstream, allowed, client_of, get, name_loopback, serving, way_out
+from support.processes import process_lives
+from support.waiting import until
+
+from codeact_team.core.effects import Dispatcher, Effect, Perform
+from codeact_team.core.network_events import RequestBegan, RequestEnded
+from codeact_team.core.rulings import Ruling
+from codeact_team.network.requests import NetworkRequest, RequestOutcome
+from codeact_team.network.rules import EgressRule
+
+
+@pytest.fixture(autouse=True)
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return name_loopback(monkeypatch)
+
+
+@pytest.fixture
+async def upstream() -> AsyncGenerator[Upstream]:
+    one = Upstream()
+    async with serving(one):
+        yield one
+
+
+def proxies(host: int | None = None) -> set[int]:
+    """The processes of proxies that this process has started, or a host."""
+    children = Path(f"/proc/{host or os.getpid()}/task").glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return {pid for pid in pids if b"codeact_team.network.process" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+async def test_a_request_is_an_effect_of_the_block_whose_it_is(upstream: Upstream) -> None:
+    events: list[Any] = []
+    site = f"a.test:{upstream.port}"
+    async with (
+        way_out(allowed("a.test", upstream.port, paths=["/*"])) as way,
+        client_of(way, unit="s3") as client,
+    ):
+        with Dispatcher() as dispatcher:
+            dispatcher.listen(events.append)
+            async with way.performing("s3"):
+                assert await client.ask(get(f"http://{site}/1?q=2", site, method="POST", body="abc")) == (
+                    200,
+                    "answer to /1?q=2",
+                )
+    began, ended = events
+    assert isinstance(began, RequestBegan)
+    assert (began.method, began.url, began.body_size) == ("POST", f"http://{site}/1?q=2", 3)
+    assert isinstance(ended, RequestEnded)
+    assert (ended.status, ended.sent, ended.received, ended.error) == (200, 3, 16, None)
+
+
+async def test_a_connection_is_an_effect_and_goes_on_when_its_block_has_ended(upstream: Upstream) -> None:
+    events: list[Any] = []
+    async with way_out(allowed("a.test", upstream.port)) as way, client_of(way) as client:
+        with Dispatcher() as dispatcher:
+            dispatcher.listen(events.append)
+            async with way.performing("s0"):
+                assert await client.connect("a.test", upstream.port) == 200
+                assert (await client.ask(get("/1", "a.test")))[0] == 200
+        assert [type(event) for event in events] == [RequestBegan, RequestEnded]
+        assert "went on" in events[1].error
+        assert (await client.ask(get("/2", "a.test")))[0] == 200
+
+
+async def test_an_answer_on_record_is_given_without_sending_anything(upstream: Upstream) -> None:
+    async def answer(effect: Effect[Any], do: Perform) -> RequestOutcome:
+        assert isinstance(effect, NetworkRequest)
+        return RequestOutcome(status=201, headers=[("X-Recorded", "yes")], content=b"from the journal")
+
+    site = f"a.test:{upstream.port}"
+    async with way_out(allowed("a.test", upstream.port, paths=["/*"])) as way, client_of(way) as client:
+        with Dispatcher(answer):
+            async with way.performing("s0"):
+                await client.send(get(f"http://{site}/1", site))
+                status, fields, body = await client.response()
+    assert (status, fields["x-recorded"], body) == (201, "yes", b"from the journal")
+    assert upstream.connections == 0
+
+
+async def test_the_end_of_an_answer_waits_until_it_is_on_record(upstream: Upstream) -> None:
+    may_record = asyncio.Event()
+
+    async def record(effect: Effect[Any], do: Perform) -> Any:
+        outcome = await do()
+        await may_record.wait()
+        return outcome
+
+    site = f"a.test:{upstream.port}"
+    async with way_out(allowed("a.test", upstream.port, paths=["/*"])) as way, client_of(way) as client:
+        with Dispatcher(record):
+            async with way.performing("s0"):
+                asking = asyncio.ensure_future(client.ask(get(f"http://{site}/1", site)))
+                await until(lambda: upstream.heads)
+                await asyncio.sleep(0.1)
+                assert not asking.done()
+                may_record.set()
+                assert (await asking)[0] == 200
+
+
+async def test_a_person_is_asked_once_about_a_host(upstream: Upstream) -> None:
+    asked: list[str] = []
+
+    async def ask(host: str, port: int, reason: str) -> Ruling:
+        asked.append(f"{host}:{port} {reason}")
+        return Ruling("allow" if host == "a.test" else "deny", "handler", "no")
+
+    rule = EgressRule(
+        host="*", ports=[upstream.port], networks=LOOPBACK, decision="ask", reason="not on the list"
+    )
+    async with way_out(rule) as way:
+        async with way.performing("s0", ask=ask):
+            for _ in range(2):
+                async with client_of(way) as client:
+                    assert await client.connect("a.test", upstream.port) == 200
+                async with client_of(way) as client:
+                    assert await client.connect("b.test", upstream.port) == 403
+        # and nobody where no block runs
+        async with client_of(way) as client:
+            assert await client.connect("c.test", upstream.port) == 403
+    assert asked == [f"a.test:{upstream.port} not on the list", f"b.test:{upstream.port} not on the list"]
+
+
+async def test_code_cannot_flood_a_person_with_questions(upstream: Upstream) -> None:
+    asked: list[str] = []
+    never = asyncio.Event()
+
+    async def ask(host: str, port: int, reason: str) -> Ruling:
+        asked.append(host)
+        await never.wait()
+        return Ruling("deny", "handler", "no")
+
+    async def connect(way: Any, number: int) -> int:
+        async with client_of(way) as client:
+            return await client.connect(f"n{number}.test", upstream.port)
+
+    rule = EgressRule(host="*", ports=[upstream.port], decision="ask")
+    async with way_out(rule) as way, way.performing("s0", ask=ask):
+        connecting = [asyncio.ensure_future(connect(way, number)) for number in range(60)]
+        await until(lambda: sum(one.done() for one in connecting) == 40)
+        assert len(asked) == 20
+        never.set()
+        assert {await one for one in connecting} == {403}
+
+
+async def test_a_proxy_that_is_killed_is_started_again_and_the_sandbox_goes_on(upstream: Upstream) -> None:
+    before = proxies()
+    async with way_out(allowed("a.test", upstream.port)) as way, client_of(way) as client:
+        assert await client.connect("a.test", upstream.port) == 200
+        [proxy] = proxies() - before
+        os.kill(proxy, signal.SIGKILL)
+        assert await client.is_closed()
+        async with client_of(way) as client:
+            assert await client.connect("a.test", upstream.port) == 200
+            assert (await client.ask(get("/1", "a.test")))[0] == 200
+    assert proxies() == before
+
+
+async def test_a_way_that_is_closed_leaves_neither_connections_nor_files_nor_processes(
+    upstream: Upstream,
+) -> None:
+    before = proxies()
+    async with way_out(allowed("a.test", upstream.port)) as way:
+        async with client_of(way) as client, way_out() as other:
+            assert await client.connect("a.test", upstream.port) == 200
+            async with client_of(other) as stranger:
+                assert await stranger.connect("a.test", upstream.port) == 403
+        directory = way.directory
+    assert not directory.exists()
+    assert proxies() == before
+
+
+HOST = """
+import asyncio, sys
+from codeact_team.network.gateway import open_way
+from codeact_team.network.rules import EgressRules
+
+async def main():
+    way = await open_way(EgressRules([]))
+    print(way.directory, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it learns it from its input")
+async def test_no_proxy_outlives_a_host_that_is_killed() -> None:
+    host = await asyncio.create_subprocess_exec(sys.executable, "-c", HOST, stdout=asyncio.subprocess.PIPE)
+    assert host.stdout is not None
+    await host.stdout.readline()
+    [proxy] = proxies(host.pid)
+    host.kill()
+    await host.wait()
+    await until(lambda: not process_lives(proxy))
