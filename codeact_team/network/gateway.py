@@ -34,8 +34,7 @@ from codeact_team.network.control import (
     read_message,
 )
 from codeact_team.network.requests import RequestOutcome
-from codeact_team.network.rules import EgressRules
-from codeact_team.network.way import Way
+from codeact_team.network.way import Policy, Way
 from codeact_team.sandbox.system.framing import send_with_descriptors
 
 logger = logging.getLogger(__name__)
@@ -83,15 +82,11 @@ class _Gateway:
         self._loop.close()
 
     async def open(
-        self,
-        rules: EgressRules,
-        credentials: Sequence[Mapping[str, Any]],
-        extra_ca: Sequence[Path],
-        part: object,
+        self, policy: Policy, credentials: Sequence[Mapping[str, Any]], extra_ca: Sequence[Path]
     ) -> Way:
         """Open a way; see :func:`open_way`."""
         trusted = await asyncio.to_thread(trusted_bundle, extra_ca)
-        way = Way(next(self._numbers), rules, credentials, trusted, Authority.create(), part, self)
+        way = Way(next(self._numbers), policy, credentials, trusted, Authority.create(), self)
         try:
             listening = socket.socket(socket.AF_UNIX)
             self._listening[way.number] = listening
@@ -203,7 +198,7 @@ class _Gateway:
                 task.add_done_callback(lambda _: self._deciding.pop(message.number, None))
             case Refused():
                 if (way := self._ways.get(message.sandbox)) is not None:
-                    way.note_denial(message.reason)
+                    way.policy.note_denial(message.reason)
             case Ended():
                 self._end(message)
             case _:
@@ -243,7 +238,7 @@ class _Gateway:
     async def proceed(self, asked: Asked) -> RequestOutcome:
         """Have the proxy send something that is allowed, and wait for its end."""
         try:
-            networks = self._ways[asked.sandbox].rules.networks(asked.host, asked.port)
+            networks = self._ways[asked.sandbox].policy.rules.networks(asked.host, asked.port)
             addresses = await resolve(asked.host, asked.port, networks)
         except AddressRefusedError as error:
             return RequestOutcome(status=403, error=str(error), is_sent=False, is_kept=False)
@@ -263,19 +258,14 @@ _current: _Gateway | None = None
 
 
 async def open_way(
-    rules: EgressRules,
-    credentials: Sequence[Mapping[str, Any]] = (),
-    *,
-    extra_ca: Sequence[Path] = (),
-    part: object = None,
+    policy: Policy, credentials: Sequence[Mapping[str, Any]] = (), *, extra_ca: Sequence[Path] = ()
 ) -> Way:
     """Open a way out for one sandbox. Whoever does has to close it by :func:`close_way`.
 
     Args:
-        rules: What may be reached.
+        policy: What may be reached.
         credentials: The credentials with their values, as :class:`~.control.Opened` has them.
         extra_ca: Files with more certificates by which servers may prove themselves.
-        part: The executor, of which the requests are effects.
 
     Raises:
         SandboxError: If the proxy cannot be started; a :class:`SettingError` if a certificate or a secret is none.
@@ -287,7 +277,7 @@ async def open_way(
         gateway = _current
         gateway.users += 1
     try:
-        return await gateway.call(gateway.open(rules, credentials, extra_ca, part))
+        return await gateway.call(gateway.open(policy, credentials, extra_ca))
     except BaseException:
         await to_the_end(_release(gateway))
         raise

@@ -67,6 +67,7 @@ class _Performer:
 
     loop: asyncio.AbstractEventLoop
     context: contextvars.Context
+    part: object
     pause: Pause
     ask: Ask
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,59 +111,20 @@ class _Performer:
             raise
 
 
-class Way:
-    """The way out of one sandbox; made by :func:`~.gateway.open_way`.
+class Policy:
+    """What an executor lets its code reach, as long as it lives: its sandboxes and their ways come and go.
+
+    Args:
+        rules: The rules, with their counts.
 
     Attributes:
-        number: Its number at the proxy.
-        rules: What may be reached.
-        directory: The directory of this machine with the socket and the certificates.
-        token: What the forwarder in the sandbox says first. No code may know it.
-        hosts: The sandbox's own addresses for the names that stand in full in rules.
-        opened: What the proxy has to know.
-        passing: The gateway.
+        asking: Who was asked for, by host and port: the answer holds from then on.
     """
 
-    def __init__(
-        self,
-        number: int,
-        rules: EgressRules,
-        credentials: Sequence[Mapping[str, Any]],
-        trusted: str,
-        authority: Authority,
-        part: object,
-        passing: Passing,
-    ) -> None:
-        self.number = number
+    def __init__(self, rules: EgressRules) -> None:
         self.rules = rules
-        self.token: str = secrets.token_hex(32)
-        self._held = TemporaryDirectory()
-        self.directory: Path = Path(self._held.path)
-        # the code's user enters it, and sees nothing else
-        self.directory.chmod(0o711)
-        self._part = part
-        self.passing = passing
-        self._performers: dict[str, _Performer] = {}
-        self._asked: dict[tuple[str, int], asyncio.Task[Ruling]] = {}
-        """Who was asked for, by host and port: the answer holds from then on."""
+        self.asking: dict[tuple[str, int], asyncio.Future[Ruling]] = {}
         self._denials: dict[str, None] = {}
-        self.hosts: Mapping[str, str] = {
-            name: f"127.1.{1 + place // _NAMES_EACH}.{1 + place % _NAMES_EACH}"
-            for place, name in enumerate(rules.exact_names)
-        }
-        self.opened: Opened = Opened(
-            sandbox=number,
-            token=self.token,
-            names={address: name for name, address in self.hosts.items()},
-            authority=authority.pem,
-            trusted=trusted,
-            credentials=credentials,
-        )
-
-    @property
-    def socket(self) -> Path:
-        """The socket of this machine to which the forwarder connects."""
-        return self.directory / "socket"
 
     def note_denial(self, reason: str) -> None:
         """Note why something was denied."""
@@ -174,36 +136,88 @@ class Way:
         taken, self._denials = [*self._denials], {}
         return taken
 
-    @asynccontextmanager
-    async def performing(
-        self, unit: str, *, pause: Pause = nullcontext, ask: Ask = _ask_nobody
-    ) -> AsyncGenerator[None, None]:
-        """Within it, the requests of a unit are effects of the present context.
 
-        What is under way at its end goes on, but as nobody's effect.
+class Way:
+    """The way out of one sandbox; made by :func:`~.gateway.open_way`.
+
+    Attributes:
+        number: Its number at the proxy.
+        policy: What may be reached.
+        directory: The directory of this machine with the socket and the certificates.
+        hosts: The sandbox's own addresses for the names that stand in full in rules.
+        opened: What the proxy has to know.
+        passing: The gateway.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        policy: Policy,
+        credentials: Sequence[Mapping[str, Any]],
+        trusted: str,
+        authority: Authority,
+        passing: Passing,
+    ) -> None:
+        self.number = number
+        self.policy = policy
+        self.passing = passing
+        self._held = TemporaryDirectory()
+        self.directory: Path = Path(self._held.path)
+        # the code's user enters it, and sees nothing else
+        self.directory.chmod(0o711)
+        self._performers: dict[str, _Performer] = {}
+        self.hosts: Mapping[str, str] = {
+            name: f"127.1.{1 + place // _NAMES_EACH}.{1 + place % _NAMES_EACH}"
+            for place, name in enumerate(policy.rules.exact_names)
+        }
+        self.opened: Opened = Opened(
+            sandbox=number,
+            token=secrets.token_hex(32),
+            names={address: name for name, address in self.hosts.items()},
+            authority=authority.pem,
+            trusted=trusted,
+            credentials=credentials,
+        )
+
+    @property
+    def socket(self) -> Path:
+        """The socket of this machine to which the forwarder connects."""
+        return self.directory / "socket"
+
+    def begin(self, unit: str, part: object, *, pause: Pause = nullcontext, ask: Ask = _ask_nobody) -> None:
+        """Have the requests of a unit be effects of the present context, until :meth:`end`.
 
         Args:
             unit: The session, fork or process, as its supervisor names it.
+            part: The executor.
             pause: Makes a context manager within which the code's time stands still.
             ask: Asks a person, where a rule says so.
         """
-        performer = _Performer(asyncio.get_running_loop(), contextvars.copy_context(), pause, ask)
-        before = self._performers.get(unit)
-        self._performers[unit] = performer
+        context = contextvars.copy_context()
+        self._performers[unit] = _Performer(asyncio.get_running_loop(), context, part, pause, ask)
+
+    def end(self, unit: str) -> set[asyncio.Task[Any]]:
+        """Have the requests of a unit be nobody's effects, and those under way go on as such. Returns what has to end for that."""
+        performer = self._performers.pop(unit)
+        performer.ended.set()
+        return performer.tasks
+
+    @asynccontextmanager
+    async def performing(
+        self, unit: str, part: object, *, pause: Pause = nullcontext, ask: Ask = _ask_nobody
+    ) -> AsyncGenerator[None, None]:
+        """Within it, the requests of a unit are effects of the present context; as :meth:`begin`."""
+        self.begin(unit, part, pause=pause, ask=ask)
         try:
             yield
         finally:
-            if before is None:
-                del self._performers[unit]
-            else:
-                self._performers[unit] = before
-            performer.ended.set()
-            while performer.tasks:
-                await asyncio.wait(performer.tasks)
+            tasks = self.end(unit)
+            while tasks:
+                await asyncio.wait(tasks)
 
     async def decide(self, asked: Asked) -> ControlMessage:
         """Decide about a request, and see it through. Returns what the proxy is told last; in the loop of the gateway."""
-        rules, path = self.rules, path_of(asked.target) if asked.target else ""
+        rules, path = self.policy.rules, path_of(asked.target) if asked.target else ""
         if asked.method == CONNECT and rules.opens(asked.host, asked.port):
             denial = rules.may_reach(asked.host, asked.port)
             return ReadRequests(asked.number) if denial is None else self._denied(asked, denial)
@@ -224,7 +238,7 @@ class Way:
         outcome = await sending.task
         if not outcome.is_sent:
             reason = outcome.error or ""
-            self.note_denial(reason)
+            self.policy.note_denial(reason)
             return Denied(asked.number, reason, outcome.status or 502)
         return Noted(asked.number)
 
@@ -240,25 +254,25 @@ class Way:
             finally:
                 ended.cancel()
 
-        effect = NetworkRequest(sending.asked, self._part)
+        effect = NetworkRequest(sending.asked, performer.part)
         return await perform(effect, send)
 
     async def _ask(self, asked: Asked, ruling: Ruling, performer: _Performer | None) -> Ruling:
         """Ask a person about the host, unless somebody has: the answer holds from then on."""
         key = asked.host, asked.port
-        if (asking := self._asked.get(key)) is None:
+        if (asking := self.policy.asking.get(key)) is None:
             if performer is None:
                 return await _ask_nobody(asked.host, asked.port, ruling.reason)
-            if sum(not task.done() for task in self._asked.values()) >= _MOST_QUESTIONS:
+            if sum(not task.done() for task in self.policy.asking.values()) >= _MOST_QUESTIONS:
                 return Ruling("deny", ruling.by, f"{_MOST_QUESTIONS} questions about hosts are open already")
             asking = asyncio.ensure_future(performer.run(self._ask_performer(asked, ruling, performer)))
-            self._asked[key] = asking
+            self.policy.asking[key] = asking
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
             if asking.cancelled():
                 # by the end of the block
-                self._asked.pop(key, None)
+                self.policy.asking.pop(key, None)
             raise
 
     async def _ask_performer(self, asked: Asked, ruling: Ruling, performer: _Performer) -> Ruling:
@@ -267,7 +281,7 @@ class Way:
 
     def _denied(self, asked: Asked, ruling: Ruling) -> Denied:
         reason = f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}"
-        self.note_denial(reason)
+        self.policy.note_denial(reason)
         return Denied(asked.number, reason)
 
     def remove(self) -> None:

@@ -38,7 +38,9 @@ def proxies(host: int | None = None) -> set[int]:
     """The processes of proxies that this process has started, or a host."""
     children = Path(f"/proc/{host or os.getpid()}/task").glob("*/children")
     pids = [int(pid) for file in children for pid in file.read_text().split()]
-    return {pid for pid in pids if b"codeact_team.network.process" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {
+        pid for pid in pids if b"codeact_team.network.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
 
 
 async def test_a_request_is_an_effect_of_the_block_whose_it_is(upstream: Upstream) -> None:
@@ -50,7 +52,7 @@ async def test_a_request_is_an_effect_of_the_block_whose_it_is(upstream: Upstrea
     ):
         with Dispatcher() as dispatcher:
             dispatcher.listen(events.append)
-            async with way.performing("s3"):
+            async with way.performing("s3", None):
                 assert await client.ask(get(f"http://{site}/1?q=2", site, method="POST", body="abc")) == (
                     200,
                     "answer to /1?q=2",
@@ -67,7 +69,7 @@ async def test_a_connection_is_an_effect_and_goes_on_when_its_block_has_ended(up
     async with way_out(allowed("a.test", upstream.port)) as way, client_of(way) as client:
         with Dispatcher() as dispatcher:
             dispatcher.listen(events.append)
-            async with way.performing("s0"):
+            async with way.performing("s0", None):
                 assert await client.connect("a.test", upstream.port) == 200
                 assert (await client.ask(get("/1", "a.test")))[0] == 200
         assert [type(event) for event in events] == [RequestBegan, RequestEnded]
@@ -83,7 +85,7 @@ async def test_an_answer_on_record_is_given_without_sending_anything(upstream: U
     site = f"a.test:{upstream.port}"
     async with way_out(allowed("a.test", upstream.port, paths=["/*"])) as way, client_of(way) as client:
         with Dispatcher(answer):
-            async with way.performing("s0"):
+            async with way.performing("s0", None):
                 await client.send(get(f"http://{site}/1", site))
                 status, fields, body = await client.response()
     assert (status, fields["x-recorded"], body) == (201, "yes", b"from the journal")
@@ -101,7 +103,7 @@ async def test_the_end_of_an_answer_waits_until_it_is_on_record(upstream: Upstre
     site = f"a.test:{upstream.port}"
     async with way_out(allowed("a.test", upstream.port, paths=["/*"])) as way, client_of(way) as client:
         with Dispatcher(record):
-            async with way.performing("s0"):
+            async with way.performing("s0", None):
                 asking = asyncio.ensure_future(client.ask(get(f"http://{site}/1", site)))
                 await until(lambda: upstream.heads)
                 await asyncio.sleep(0.1)
@@ -121,7 +123,7 @@ async def test_a_person_is_asked_once_about_a_host(upstream: Upstream) -> None:
         host="*", ports=[upstream.port], networks=LOOPBACK, decision="ask", reason="not on the list"
     )
     async with way_out(rule) as way:
-        async with way.performing("s0", ask=ask):
+        async with way.performing("s0", None, ask=ask):
             for _ in range(2):
                 async with client_of(way) as client:
                     assert await client.connect("a.test", upstream.port) == 200
@@ -147,7 +149,7 @@ async def test_code_cannot_flood_a_person_with_questions(upstream: Upstream) -> 
             return await client.connect(f"n{number}.test", upstream.port)
 
     rule = EgressRule(host="*", ports=[upstream.port], decision="ask")
-    async with way_out(rule) as way, way.performing("s0", ask=ask):
+    async with way_out(rule) as way, way.performing("s0", None, ask=ask):
         connecting = [asyncio.ensure_future(connect(way, number)) for number in range(60)]
         await until(lambda: sum(one.done() for one in connecting) == 40)
         assert len(asked) == 20
@@ -186,9 +188,10 @@ HOST = """
 import asyncio, sys
 from codeact_team.network.gateway import open_way
 from codeact_team.network.rules import EgressRules
+from codeact_team.network.way import Policy
 
 async def main():
-    way = await open_way(EgressRules([]))
+    way = await open_way(Policy(EgressRules([])))
     print(way.directory, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())

@@ -15,7 +15,7 @@ import pytest
 from codeact_team.network.authority import Authority
 from codeact_team.network.gateway import close_way, open_way
 from codeact_team.network.rules import EgressRule, EgressRules
-from codeact_team.network.way import Way
+from codeact_team.network.way import Policy, Way
 
 LOOPBACK = ["127.0.0.1/32"]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -118,7 +118,7 @@ async def way_out(
     *rules: EgressRule, extra_ca: Sequence[Path] = (), credentials: Sequence[Any] = ()
 ) -> AsyncGenerator[Way]:
     """A way out with these rules."""
-    way = await open_way(EgressRules(rules), credentials, extra_ca=extra_ca)
+    way = await open_way(Policy(EgressRules(rules)), credentials, extra_ca=extra_ca)
     try:
         yield way
     finally:
@@ -192,7 +192,7 @@ async def client_of(
     reader, writer = await asyncio.open_unix_connection(str(way.socket))
     try:
         client = Client(reader, writer)
-        await client.send(f"{token or way.token} {unit} {address} {port}\n")
+        await client.send(f"{token or way.opened.token} {unit} {address} {port}\n")
         yield client
     finally:
         writer.transport.abort()
