@@ -194,7 +194,7 @@ async def _look_up(host: str, port: int) -> list[str]:
 def _addresses(host: str, port: int) -> list[str]:
     # the attribute of this moment, as some replace it
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return [str(address[0]) for *_, address in found]
 
 
 @functools.lru_cache(maxsize=1)

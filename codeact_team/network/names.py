@@ -72,7 +72,7 @@ def host_of(text: str) -> str:
     host = text.lower() if text.isascii() else _in_punycode(text)
     if host.count(":") > 1 and _IPV6.fullmatch(host) is not None:
         return _ipv6(host)
-    if _NAME.fullmatch(host) is None or len(host) > _LONGEST_HOST:
+    if _NAME.fullmatch(host) is None:
         raise NameRefusedError(f"{_shown(text)} is no host: {_host_fault(host)}")
     if _ENDS_IN_NUMBER.fullmatch(host) is not None:
         if _IPV4.fullmatch(host) is None:

@@ -118,13 +118,6 @@ def test_an_address_of_metadata_is_opened_by_itself_alone(address: str) -> None:
         "100::1",
         "5f00::1",
         "2001:10::1",
-        # IPv4 in IPv6: mapped, compatible, translated, of a local NAT64, 6to4, Teredo
-        "::ffff:203.0.113.7",
-        "::203.0.113.7",
-        "::ffff:0:203.0.113.7",
-        "64:ff9b:1::203.0.113.7",
-        "2002:cb00:7107::1",
-        "2001:0:cb00:7107::1",
         "fe80::1%eth0",
         "2606:4700::1%2",
     ],
@@ -132,6 +125,23 @@ def test_an_address_of_metadata_is_opened_by_itself_alone(address: str) -> None:
 def test_no_rule_opens_what_is_no_address_of_a_host(address: str) -> None:
     assert refusal_of(address, EVERYTHING) is not None
     assert "%" in address or refusal_of(address, alone(address)) is not None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        # mapped, compatible, translated, behind a NAT64, behind a local one, 6to4, Teredo
+        "::ffff:203.0.113.7",
+        "::203.0.113.7",
+        "::ffff:0:203.0.113.7",
+        "64:ff9b::203.0.113.7",
+        "64:ff9b:1::203.0.113.7",
+        "2002:cb00:7107::1",
+        "2001:0:cb00:7107::1",
+    ],
+)
+def test_an_ipv4_address_in_an_ipv6_address_is_refused_as_such(address: str) -> None:
+    assert refusal_of(address, ()) == "an IPv4 address in an IPv6 address"
 
 
 @given(st.ip_addresses(v=4))
@@ -183,6 +193,15 @@ async def test_a_name_has_the_addresses_that_may_be_dialled_in_their_order(
         "10.0.0.1",
         PUBLIC,
     ]
+
+
+async def test_a_name_is_looked_up_once_for_addresses_that_are_dialled_as_they_are(
+    answer: Callable[[LookUp], None],
+) -> None:
+    answers = [[PUBLIC], ["127.0.0.1"]]
+    answer(lambda _: answers.pop(0))
+    assert await resolve("rebound.example.org", 443, ()) == [PUBLIC]
+    assert answers == [["127.0.0.1"]]
 
 
 async def test_a_name_without_any_such_address_is_refused_in_words(answer: Callable[[LookUp], None]) -> None:

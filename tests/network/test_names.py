@@ -124,6 +124,8 @@ def test_a_host_has_one_form(text: str, host: str) -> None:
         ("a" * 64, "63 characters"),
         (".".join(["a" * 63] * 4), "at most 253 characters"),
         ("ü" * 60 + ".example.org", "IDNA"),
+        # short enough as it is written, and too long in Punycode
+        (".".join(["aüböcä" * 8] * 5), "IDNA"),
         ("example\u3002org", "IDNA"),
         ("\uff45xample.org", "IDNA"),
         # the sign of Kelvin is a small k in small letters
