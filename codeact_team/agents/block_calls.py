@@ -35,7 +35,7 @@ from codeact_team.errors import CodeActTeamError, ForkError, SandboxError
 from codeact_team.session.protocol import KEPT_APART
 from codeact_team.text.visibility import readable
 from codeact_team.tools.approval_rules import Question, misleading_as_it_is
-from codeact_team.tools.approvals import Answer, AskedQuestion
+from codeact_team.tools.approvals import Answer, AskedQuestion, running_code
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,8 @@ async def run_blocks(
             return denial
         _raise_if_cancelled(cancellation_token)
         try:
-            result = await execution.run(blocks)
+            with running_code(tools.approvals):
+                result = await execution.run(blocks)
         except SandboxError as error:
             if fork_of is None:
                 raise

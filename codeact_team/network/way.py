@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -28,6 +28,7 @@ from codeact_team.network.names import path_of
 from codeact_team.network.requests import NetworkRequest, RequestOutcome, url_of
 from codeact_team.network.rules import EgressRules, Target
 from codeact_team.sandbox.temporary import TemporaryDirectory
+from codeact_team.tools.approvals import Pause, current_approvals
 
 T = TypeVar("T")
 
@@ -52,13 +53,7 @@ class Passing(Protocol):
         ...
 
 
-Pause = Callable[[], AbstractContextManager[None]]
-Ask = Callable[[str, int, str], Awaitable[Ruling]]
-"""Asks a person about a host and a port, for a reason. Its ruling allows or denies."""
-
-
-async def _ask_nobody(host: str, port: int, reason: str) -> Ruling:
-    return Ruling("deny", "no one to ask", "nobody is there who could be asked")
+_NOBODY = Ruling("deny", "no one to ask", "a person has to be asked, and none can be while no block runs")
 
 
 @dataclass(eq=False)
@@ -69,7 +64,6 @@ class _Performer:
     context: contextvars.Context
     part: object
     pause: Pause
-    ask: Ask
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
@@ -184,17 +178,16 @@ class Way:
         """The socket of this machine to which the forwarder connects."""
         return self.directory / "socket"
 
-    def begin(self, unit: str, part: object, *, pause: Pause = nullcontext, ask: Ask = _ask_nobody) -> None:
+    def begin(self, unit: str, part: object, *, pause: Pause = nullcontext) -> None:
         """Have the requests of a unit be effects of the present context, until :meth:`end`.
 
         Args:
             unit: The session, fork or process, as its supervisor names it.
             part: The executor.
             pause: Makes a context manager within which the code's time stands still.
-            ask: Asks a person, where a rule says so.
         """
         context = contextvars.copy_context()
-        self._performers[unit] = _Performer(asyncio.get_running_loop(), context, part, pause, ask)
+        self._performers[unit] = _Performer(asyncio.get_running_loop(), context, part, pause)
 
     def end(self, unit: str) -> set[asyncio.Task[Any]]:
         """Have the requests of a unit be nobody's effects, and those under way go on as such. Returns what has to end for that."""
@@ -204,10 +197,10 @@ class Way:
 
     @asynccontextmanager
     async def performing(
-        self, unit: str, part: object, *, pause: Pause = nullcontext, ask: Ask = _ask_nobody
+        self, unit: str, part: object, *, pause: Pause = nullcontext
     ) -> AsyncGenerator[None, None]:
         """Within it, the requests of a unit are effects of the present context; as :meth:`begin`."""
-        self.begin(unit, part, pause=pause, ask=ask)
+        self.begin(unit, part, pause=pause)
         try:
             yield
         finally:
@@ -262,7 +255,7 @@ class Way:
         key = asked.host, asked.port
         if (asking := self.policy.asking.get(key)) is None:
             if performer is None:
-                return await _ask_nobody(asked.host, asked.port, ruling.reason)
+                return _NOBODY
             if sum(not task.done() for task in self.policy.asking.values()) >= _MOST_QUESTIONS:
                 return Ruling("deny", ruling.by, f"{_MOST_QUESTIONS} questions about hosts are open already")
             asking = asyncio.ensure_future(performer.run(self._ask_performer(asked, ruling, performer)))
@@ -276,8 +269,9 @@ class Way:
             raise
 
     async def _ask_performer(self, asked: Asked, ruling: Ruling, performer: _Performer) -> Ruling:
-        with performer.pause():
-            return await performer.ask(asked.host, asked.port, ruling.reason)
+        name = f"{asked.host}:{asked.port}"
+        record = await current_approvals().host(name, ruling.reason, pause=performer.pause)
+        return Ruling(record.decision, record.by, record.reason)
 
     def _denied(self, asked: Asked, ruling: Ruling) -> Denied:
         reason = f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}"

@@ -74,7 +74,7 @@ def _at(code: str, place: int) -> str:
     return f"line {line} holds U+{ord(code[place]):04X} ({name}), by which it reads as something else than it is: write it as an escape"
 
 
-Kind = Literal["code", "tool"]
+Kind = Literal["code", "tool", "host"]
 
 MAX_NAME_CHARS = 100
 _MAX_REASON_CHARS = 1_000
@@ -86,14 +86,14 @@ _WIDTH = 80
 
 @dataclass(frozen=True)
 class Question:
-    """Code, or the call of a tool, that needs approval.
+    """Code, the call of a tool, or a host that code wants to reach, which needs approval.
 
     The code and the arguments are hostile: show them by the properties that make them fit for a person's eyes.
 
     Attributes:
         source: The agent.
-        kind: ``code`` or ``tool``.
-        name: The tool, as code calls it below ``tools``, or the language of the code.
+        kind: ``code``, ``tool`` or ``host``.
+        name: The tool, as code calls it below ``tools``, the language of the code, or the host and its port.
         arguments: The arguments of the tool, whole.
         code: The block, whole.
         reason: Why a person is asked, if the rule says so.
@@ -117,6 +117,8 @@ class Question:
         name = one_line(self.name, MAX_NAME_CHARS)
         if self.kind == "tool":
             return f"call {name}"
+        if self.kind == "host":
+            return f"reach {name}"
         is_mixed = _is_python(self.name) and shell_in(self.code).commands
         return f"run {name} code that runs a shell" if is_mixed else f"run {name} code"
 
@@ -125,13 +127,16 @@ class Question:
         """The code or the calls that the answer "always" would allow."""
         if self.kind == "code":
             return "all code"
-        return f"{one_line(self.name, MAX_NAME_CHARS)} with any arguments"
+        name = one_line(self.name, MAX_NAME_CHARS)
+        return f"{name} with any arguments" if self.kind == "tool" else name
 
     @property
     def details(self) -> str:
         """The code, or the arguments line by line, with nothing unseen in it; whole unless there is an obstacle."""
         if self.kind == "tool":
             return "\n".join(line for line, _ in self._shown_arguments()) or "(no arguments)"
+        if self.kind == "host":
+            return "a connection to the network, and what is sent there"
         code = self.code.rstrip("\n")
         if _is_python(self.name):
             # such a line ends in the same way for Python

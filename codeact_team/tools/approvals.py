@@ -18,7 +18,7 @@ from autogen_core import CancellationToken
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 
 from codeact_team.core.aio import FairLock, is_being_cancelled
-from codeact_team.core.effects import Begin, Effect, End, current_dispatcher, emit, perform
+from codeact_team.core.effects import Begin, Effect, End, current_dispatcher, emit, perform, speaker
 from codeact_team.core.events import Approval, QuestionAnswered, QuestionAsked
 from codeact_team.core.rulings import NO_RULE, Ruling
 from codeact_team.text.visibility import one_line
@@ -58,10 +58,12 @@ class _Asking(NamedTuple):
     Attributes:
         handler: Answers for those without a handler of their own.
         is_decided: Whether a person has decided on this very call already, and is only asked in order to look up the answer.
+        approvals: Those of the agent whose code runs.
     """
 
     handler: Handler | None = None
     is_decided: bool = False
+    approvals: Approvals | None = None
 
 
 _asking: ContextVar[_Asking] = ContextVar("codeact_team_asking", default=_Asking())  # noqa: B039 - it cannot be changed
@@ -74,7 +76,7 @@ def asking(handler: Handler) -> Generator[None]:
     Args:
         handler: An ``async`` function that takes a :class:`Question` and returns an :class:`Answer`.
     """
-    token = _asking.set(_Asking(handler))
+    token = _asking.set(_asking.get()._replace(handler=handler))
     try:
         yield
     finally:
@@ -267,6 +269,7 @@ logger = logging.getLogger(__name__)
 Pause = Callable[[], AbstractContextManager[None]]
 
 _GRANT = "standing grant"
+_OF_EXECUTOR = "a rule of the executor"
 _NOT_SHOWN = "cannot be shown"
 _NOBODY = Ruling("deny", "no one to ask", "the user was not there to approve it")
 """Its reason reaches a model, which knows the task and not this program."""
@@ -280,6 +283,21 @@ def decided() -> Generator[None]:
         yield
     finally:
         _asking.reset(token)
+
+
+@contextmanager
+def running_code(approvals: Approvals) -> Generator[None]:
+    """Within it, the code of an agent runs, whose approvals decide on what its executor leaves to a person."""
+    token = _asking.set(_asking.get()._replace(approvals=approvals))
+    try:
+        yield
+    finally:
+        _asking.reset(token)
+
+
+def current_approvals() -> Approvals:
+    """The approvals of the agent whose code runs; without an agent, those of nobody in particular."""
+    return _asking.get().approvals or Approvals([], None, speaker())
 
 
 class Approvals:
@@ -339,6 +357,16 @@ class Approvals:
         """Decide whether a tool may be called with these arguments; waits for an answer within ``pause``."""
         return await self._settle(Question(self._source, "tool", name, arguments), pause)
 
+    async def host(self, name: str, reason: str, *, pause: Pause = nullcontext) -> ApprovalRecord:
+        """Ask whether code may reach a host, which its executor's rules leave to a person; waits within ``pause``.
+
+        Args:
+            name: The host and its port.
+            reason: Why a person is asked.
+            pause: Makes a context manager within which the code's time stands still.
+        """
+        return await self._settle(Question(self._source, "host", name, reason=reason), pause)
+
     def count_call(self, name: str, arguments: Mapping[str, JsonValue]) -> None:
         """Count a call that was allowed before the run was interrupted, for rules that allow a number of them."""
         self._decide(Question(self._source, "tool", name, arguments))
@@ -362,7 +390,10 @@ class Approvals:
         return record
 
     def _decide(self, question: Question) -> Ruling:
-        ruling = self._rules.decide(question)
+        if question.kind == "host":
+            ruling = Ruling("ask", _OF_EXECUTOR, question.reason)
+        else:
+            ruling = self._rules.decide(question)
         if ruling.decision == "ask" and _kind_of(question) in self._granted and not _asking.get().is_decided:
             return Ruling("allow", _GRANT, ruling.reason)
         return ruling
@@ -396,7 +427,7 @@ class Approvals:
 
 
 def _kind_of(question: Question) -> tuple[str, str]:
-    return question.kind, question.name if question.kind == "tool" else ""
+    return question.kind, "" if question.kind == "code" else question.name
 
 
 async def _answer(handler: Handler, question: Question) -> Answer:

@@ -15,11 +15,12 @@ from support.egress import LOOPBACK, Upstream, allowed, client_of, get, name_loo
 from support.processes import process_lives
 from support.waiting import until
 
-from codeact_team.core.effects import Dispatcher, Effect, Perform
+from codeact_team.core.effects import Dispatcher, Effect, Perform, speaking
 from codeact_team.core.network_events import RequestBegan, RequestEnded
-from codeact_team.core.rulings import Ruling
 from codeact_team.network.requests import NetworkRequest, RequestOutcome
 from codeact_team.network.rules import EgressRule
+from codeact_team.tools.approval_rules import Question
+from codeact_team.tools.approvals import Answer, asking
 
 
 @pytest.fixture(autouse=True)
@@ -115,46 +116,48 @@ async def test_the_end_of_an_answer_waits_until_it_is_on_record(upstream: Upstre
 async def test_a_person_is_asked_once_about_a_host(upstream: Upstream) -> None:
     asked: list[str] = []
 
-    async def ask(host: str, port: int, reason: str) -> Ruling:
-        asked.append(f"{host}:{port} {reason}")
-        return Ruling("allow" if host == "a.test" else "deny", "handler", "no")
+    async def ask(question: Question) -> Answer:
+        asked.append(f"{question.headline}, {question.reason}")
+        return Answer(question.name.startswith("a.test"))
 
     rule = EgressRule(
         host="*", ports=[upstream.port], networks=LOOPBACK, decision="ask", reason="not on the list"
     )
     async with way_out(rule) as way:
-        async with way.performing("s0", None, ask=ask):
-            for _ in range(2):
-                async with client_of(way) as client:
-                    assert await client.connect("a.test", upstream.port) == 200
-                async with client_of(way) as client:
-                    assert await client.connect("b.test", upstream.port) == 403
+        with speaking("coder"), asking(ask):
+            async with way.performing("s0", None):
+                for _ in range(2):
+                    async with client_of(way) as client:
+                        assert await client.connect("a.test", upstream.port) == 200
+                    async with client_of(way) as client:
+                        assert await client.connect("b.test", upstream.port) == 403
         # and nobody where no block runs
         async with client_of(way) as client:
             assert await client.connect("c.test", upstream.port) == 403
-    assert asked == [f"a.test:{upstream.port} not on the list", f"b.test:{upstream.port} not on the list"]
+    assert asked == [f"coder wants to reach {name}.test:{upstream.port}, not on the list" for name in "ab"]
 
 
 async def test_code_cannot_flood_a_person_with_questions(upstream: Upstream) -> None:
     asked: list[str] = []
     never = asyncio.Event()
 
-    async def ask(host: str, port: int, reason: str) -> Ruling:
-        asked.append(host)
+    async def ask(question: Question) -> Answer:
+        asked.append(question.name)
         await never.wait()
-        return Ruling("deny", "handler", "no")
+        return Answer(False)
 
     async def connect(way: Any, number: int) -> int:
         async with client_of(way) as client:
             return await client.connect(f"n{number}.test", upstream.port)
 
     rule = EgressRule(host="*", ports=[upstream.port], decision="ask")
-    async with way_out(rule) as way, way.performing("s0", None, ask=ask):
-        connecting = [asyncio.ensure_future(connect(way, number)) for number in range(60)]
-        await until(lambda: sum(one.done() for one in connecting) == 40)
-        assert len(asked) == 20
-        never.set()
-        assert {await one for one in connecting} == {403}
+    with asking(ask):
+        async with way_out(rule) as way, way.performing("s0", None):
+            connecting = [asyncio.ensure_future(connect(way, number)) for number in range(60)]
+            await until(lambda: sum(one.done() for one in connecting) == 40)
+            never.set()
+            assert {await one for one in connecting} == {403}
+    assert len(asked) == 20
 
 
 async def test_a_proxy_that_is_killed_is_started_again_and_the_sandbox_goes_on(upstream: Upstream) -> None:
