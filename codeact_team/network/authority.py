@@ -71,7 +71,7 @@ class Authority:
         """Go on with an authority that was made before.
 
         Args:
-            pem: Its ``key_pem`` and ``certificate_pem``, one behind the other.
+            pem: Its :attr:`pem`.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -83,13 +83,8 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """Key and certificate, as :meth:`of` reads them."""
-        return self.key_pem + self.certificate_pem
-
-    @property
-    def key_pem(self) -> str:
-        """Its key as PEM: whoever has it can be any host for the sandbox."""
-        return _key_pem(self._key)
+        """Its key and its certificate as PEM: whoever has it can be any host for the sandbox."""
+        return _key_pem(self._key) + self.certificate_pem
 
     def leaf_for(self, host: str) -> ssl.SSLContext:
         """The server's side of TLS for a host, with HTTP/1.1 inside.

@@ -63,7 +63,7 @@ class Opened(ControlMessage):
         names: The hosts of its own addresses.
         authority: The key and the certificate that it trusts, as PEM.
         trusted: The certificates by which servers prove themselves, as PEM.
-        credentials: Each with ``name``, ``hosts``, ``header``, ``placeholder`` (a text, or ``None``) and ``value``.
+        credentials: As :func:`~.secrets.with_values` writes them.
     """
 
     sandbox: int

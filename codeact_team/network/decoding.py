@@ -5,13 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
+from codeact_team.network.http import HttpError
+
 _LARGEST = 1 << 16
 """Bytes of a piece that comes out at once, however small what went in."""
 _GZIP, _ZLIB, _DEFLATE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-
-
-class EncodingRefusedError(ValueError):
-    """A body cannot be read: it is encoded in an unknown way, or damaged."""
 
 
 class Decoder:
@@ -21,15 +19,16 @@ class Decoder:
         encoding: The encoding that the answer names, such as ``gzip``; ``identity`` or nothing for none.
 
     Raises:
-        EncodingRefusedError: It is none of these, or several.
+        HttpError: It is none of these, or several.
     """
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding.strip().lower()
         if self._encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise EncodingRefusedError(
+            raise HttpError(
+                502,
                 f"the answer is encoded as {self._encoding[:40]!r}, which is not read here, though the request has asked "
-                "for it as it is: only gzip and deflate are"
+                "for it as it is: only gzip and deflate are",
             )
         self._stream = zlib.decompressobj(_GZIP)
         self._began = self._is_open = False
@@ -39,7 +38,7 @@ class Decoder:
         """Decompress what has come. Each piece is made when it is asked for.
 
         Raises:
-            EncodingRefusedError: The body is damaged.
+            HttpError: The body is damaged.
         """
         if self._encoding in ("", "identity"):
             yield data
@@ -47,16 +46,16 @@ class Decoder:
         try:
             yield from self._decompressed(data)
         except zlib.error as error:
-            raise EncodingRefusedError(f"the answer is no well-formed {self._encoding}: {error}") from None
+            raise HttpError(502, f"the answer is no well-formed {self._encoding}: {error}") from None
 
     def end(self) -> None:
         """Say that nothing more comes.
 
         Raises:
-            EncodingRefusedError: The body ends in the middle.
+            HttpError: The body ends in the middle.
         """
         if self._first_byte or self._is_open:
-            raise EncodingRefusedError(f"the answer ends in the middle of its {self._encoding}")
+            raise HttpError(502, f"the answer ends in the middle of its {self._encoding}")
 
     def _decompressed(self, data: bytes) -> Iterator[bytes]:
         data, self._first_byte = self._first_byte + data, b""

@@ -369,7 +369,8 @@ class _Answer:
         await self._reader.answer(Response(self._response.status, self._headers))
         last = b""
         while (piece := await upstream.read_body()) is not None:
-            last = await self._give(piece if self._cleaning is None else self._cleaning.feed(piece))
+            for cleaned in [piece] if self._cleaning is None else self._cleaning.feed(piece):
+                last = await self._give(cleaned)
         if self._cleaning is not None:
             last = await self._give(self._cleaning.end())
         await note()

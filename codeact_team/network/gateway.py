@@ -264,7 +264,7 @@ async def open_way(
 
     Args:
         policy: What may be reached.
-        credentials: The credentials with their values, as :class:`~.control.Opened` has them.
+        credentials: The credentials with their values, as :func:`~.secrets.with_values` writes them.
         extra_ca: Files with more certificates by which servers may prove themselves.
 
     Raises:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
+
+from codeact_team.network.names import NameRefusedError, host_of, is_address
 
 _LONGEST = 1 << 16
 """Bytes of a whole hello, with the heads of its records. Key shares that withstand quantum computers make it long."""
@@ -18,9 +19,6 @@ _SERVER_NAME, _PROTOCOLS = 0, 16
 _TOO_LONG = f"the ClientHello has more than {_LONGEST:,} bytes"
 _ENCRYPTED_HELLO = frozenset({0xFE0D, 0xFFCE})
 """Encrypted ClientHello, and the drafts of it that encrypted the name alone."""
-
-_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_DNS_NAME = re.compile(rf"(?=.{{1,253}}\Z)({_LABEL}\.)*(?!([0-9]+|0x[0-9a-f]*)\Z){_LABEL}", re.ASCII)
 
 
 class HelloRefusedError(ValueError):
@@ -174,12 +172,18 @@ def _server_name(extension: _Fields) -> str:
     extension.end("the list of server names")
     if names.number(1) != 0:
         raise HelloRefusedError("the ClientHello has a server name that is no host's")
-    name = names.vector(2, shortest=1).rest().decode("latin-1").lower()
+    name = names.vector(2, shortest=1).rest()
     if not names.is_empty:
         raise HelloRefusedError("the ClientHello has more than one server name")
-    if _DNS_NAME.fullmatch(name) is None:
-        raise HelloRefusedError("the server name in the ClientHello is no name of DNS")
-    return name
+    try:
+        host = host_of(name.decode("ascii"))
+    except UnicodeDecodeError:
+        raise HelloRefusedError("the server name in the ClientHello is not ASCII") from None
+    except NameRefusedError as refused:
+        raise HelloRefusedError(f"the server name in the ClientHello is none: {refused}") from None
+    if is_address(host):
+        raise HelloRefusedError("the server name in the ClientHello is an address")
+    return host
 
 
 def _protocols(extension: _Fields) -> tuple[str, ...]:

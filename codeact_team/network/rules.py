@@ -242,8 +242,8 @@ class Credential(BaseModel):
     """The header of requests that holds it, with `{value}` in place of the key."""
     placeholder: str | None = None
     """What the code has in place of the key, for clients that send nothing without one: a shape such as
-    `sk-********************`, where each star becomes a random letter or digit, or `jwt`. Default: the code has nothing, and
-    the header is put in where a request has none."""
+    `sk-********************`, where each star becomes a random letter or digit, or `jwt`. It is replaced in the header, as it is
+    or within Basic. Default: the code has nothing, and the header is put in where a request has none."""
 
     @field_validator("name")
     @classmethod

@@ -125,7 +125,8 @@ def _url(quote: Callable[..., str], value: str, safe: str = "", *, escaped: str 
     return text.replace(escaped, f"%{ord(escaped):02X}") if escaped else text
 
 
-def _in_base64(value: str, before: int, special: bytes = b"+/") -> str:
+def in_base64(value: str, before: int, special: bytes = b"+/") -> str:
+    """The part of base64 that is the same whatever surrounds a value, with ``before`` bytes, modulo 3, before it."""
     data = bytes(before) + value.encode(errors="surrogateescape")
     whole = base64.b64encode(data, special).decode()
     # the first and the last characters depend on the surrounding bytes, too
@@ -207,10 +208,10 @@ def _all_encodings() -> Iterator[tuple[str, _Encode]]:
     yield from _url_encodings()
     # the base64 of a text that has the value depends on the value's place in it; these parts are the same in each
     for place, (name, special) in product(range(3), {"": b"+/", "-url": b"-_"}.items()):
-        yield f"base64{name}-{place}", partial(_in_base64, before=place, special=special)
+        yield f"base64{name}-{place}", partial(in_base64, before=place, special=special)
     for place in range(3):
-        in_base64 = partial(_in_base64, before=place)
-        yield f"base64-slash-{place}", _after(lambda text: text.replace("/", "\\/"), in_base64)
+        encode = partial(in_base64, before=place)
+        yield f"base64-slash-{place}", _after(lambda text: text.replace("/", "\\/"), encode)
 
 
 _ENCODINGS: Mapping[str, _Encode] = dict(_all_encodings())

@@ -80,7 +80,7 @@ async def test_a_clock_that_is_behind_is_no_obstacle() -> None:
 
 async def test_an_authority_goes_on_in_another_process() -> None:
     first = Authority.create()
-    second = Authority.of(first.key_pem + first.certificate_pem)
+    second = Authority.of(first.pem)
     assert second.certificate_pem == first.certificate_pem
     await shake_hands(second.leaf_for("a.example"), trusting(first.certificate_pem), "a.example")
 
@@ -139,7 +139,7 @@ def test_the_roots_of_this_machine_are_readable() -> None:
     ("text", "words"),
     [
         ("", "has no certificates in PEM"),
-        (Authority.create().key_pem, "has no certificates in PEM"),
+        (Authority.create().pem.partition("-----BEGIN CERT")[0], "has no certificates in PEM"),
         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "cannot be read"),
         (None, "cannot be read: No such file"),
     ],

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeact_team.network.decoding import Decoder, EncodingRefusedError
+from codeact_team.network.decoding import Decoder
+from codeact_team.network.http import HttpError
 
 
 def raw(data: bytes) -> bytes:
@@ -73,7 +74,7 @@ def test_an_answer_without_a_body_is_none_that_is_cut_off() -> None:
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress", "aes\x1b[31m"])
 def test_an_unknown_encoding_is_refused_by_name(encoding: str) -> None:
-    with pytest.raises(EncodingRefusedError, match="only gzip and deflate") as caught:
+    with pytest.raises(HttpError, match="only gzip and deflate") as caught:
         Decoder(encoding)
     assert encoding[:3] in str(caught.value)
     assert str(caught.value).isprintable()
@@ -92,7 +93,7 @@ def test_an_unknown_encoding_is_refused_by_name(encoding: str) -> None:
     ],
 )
 def test_a_damaged_body_is_refused(encoding: str, body: bytes, words: str) -> None:
-    with pytest.raises(EncodingRefusedError, match=words):
+    with pytest.raises(HttpError, match=words):
         decoded(encoding, [body])
-    with pytest.raises(EncodingRefusedError, match=words):
+    with pytest.raises(HttpError, match=words):
         decoded(encoding, split(body, range(len(body))))
