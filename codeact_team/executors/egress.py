@@ -1,0 +1,138 @@
+"""What the code of an executor may reach of the network, and the way there while its sandbox runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from codeact_team.core.aio import to_the_end
+from codeact_team.errors import SettingError
+from codeact_team.executors.settings import ExecutorConfig
+from codeact_team.network.gateway import close_way, open_way
+from codeact_team.network.inside.first_line import PROXY_ADDRESS, PROXY_PORT
+from codeact_team.network.rules import REPORT, Credential, EgressRules
+from codeact_team.network.variables import variables
+from codeact_team.network.way import Policy, Way
+from codeact_team.sandbox.base import WAY_OUT, WayOut
+from codeact_team.tools.approvals import Pause
+
+_pause: ContextVar[Pause] = ContextVar("codeact_team_pause", default=nullcontext)
+"""Makes a context manager within which the time of the code that runs here stands still."""
+
+_BUNDLE = "certificates.pem"
+_SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+
+
+def rules_of(config: ExecutorConfig) -> EgressRules:
+    """The rules of an executor. Raises a :class:`SettingError` if they contradict its credentials."""
+    rules = [] if config.egress in (None, REPORT) else config.egress
+    return EgressRules([rule for rule in rules if not isinstance(rule, str)], config.credentials)
+
+
+class Egress:
+    """The way out for the code of an executor.
+
+    Args:
+        config: The settings of the executor, which have ``egress``.
+    """
+
+    def __init__(self, config: ExecutorConfig) -> None:
+        self._config = config
+        self._policy = Policy(rules_of(config))
+        self._way: Way | None = None
+        self.part: object = None
+        """The executor, of which requests are effects."""
+
+    @property
+    def rules(self) -> EgressRules:
+        """The rules."""
+        return self._policy.rules
+
+    async def open(self) -> WayOut:
+        """Open the way for a sandbox that starts next. Raises a ``SandboxError``."""
+        await self.close()
+        extra_ca = [Path(path).expanduser() for path in self._config.extra_ca]
+        way = await open_way(self._policy, self._credentials(), extra_ca=extra_ca)
+        try:
+            return await asyncio.to_thread(self._way_out, way)
+        except BaseException:
+            await to_the_end(close_way(way))
+            raise
+        finally:
+            self._way = way
+
+    def _credentials(self) -> Sequence[Mapping[str, Any]]:
+        return [{**one.model_dump(), "value": _value_of(one)} for one in self._config.credentials]
+
+    def _way_out(self, way: Way) -> WayOut:
+        files: dict[str, Path] = {}
+        bundle: str | None = None
+        if self.rules.opens_any:
+            file = way.directory / _BUNDLE
+            file.write_text(f"{way.opened.trusted}\n{way.certificate}")
+            bundle = f"{WAY_OUT}/{_BUNDLE}"
+            files[_SYSTEM_BUNDLE] = file
+        addresses = [(PROXY_ADDRESS, PROXY_PORT)]
+        for name, address in way.hosts.items():
+            addresses += [(address, port) for port in self.rules.exact_names[name]]
+        return WayOut(
+            way.directory,
+            way.opened.token,
+            addresses,
+            hosts=way.hosts,
+            environment={**variables(bundle), **way.placeholders},
+            files=files,
+        )
+
+    async def close(self) -> None:
+        """Close the way, with all connections, when its sandbox has ended. Idempotent."""
+        way, self._way = self._way, None
+        if way is not None:
+            await close_way(way)
+
+    def take_over(self, other: Egress) -> None:
+        """Take the way of a sandbox that was started for another executor with the same settings."""
+        self._way, other._way = other._way, None
+        if self._way is not None:
+            self._way.policy = self._policy
+
+    def begin(self, unit: str) -> None:
+        """Have the requests of a process be effects of the present context."""
+        if self._way is not None:
+            self._way.begin(unit, self.part, pause=_pause.get())
+
+    def end(self, unit: str) -> None:
+        """Have the requests of a process be nobody's effects any more."""
+        if self._way is not None:
+            self._way.end(unit)
+
+    @asynccontextmanager
+    async def performing(self, unit: str | None, pause: Pause) -> AsyncGenerator[None, None]:
+        """Within it, code runs, in the interpreter of a unit or as a process that begins here."""
+        token = _pause.set(pause)
+        try:
+            if unit is None or self._way is None:
+                yield
+            else:
+                async with self._way.performing(unit, self.part, pause=pause):
+                    yield
+        finally:
+            _pause.reset(token)
+
+    def take_denials(self) -> Sequence[str]:
+        """Return what was denied since the last call of this, each once."""
+        return self._policy.take_denials()
+
+
+def _value_of(credential: Credential) -> str:
+    value = os.environ.get(credential.name)
+    if value is None:
+        raise SettingError(
+            f"credentials: the variable {credential.name} of this machine is not set: `export {credential.name}=…`"
+        )
+    return value
