@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.core.aio import to_the_end
-from codeact_team.errors import SettingError
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.network.gateway import close_way, open_way
 from codeact_team.network.inside.first_line import PROXY_ADDRESS, PROXY_PORT
-from codeact_team.network.rules import REPORT, Credential, EgressRules
+from codeact_team.network.rules import EgressRules
+from codeact_team.network.secrets import with_values
 from codeact_team.network.variables import variables
 from codeact_team.network.way import Policy, Way
 from codeact_team.sandbox.base import WAY_OUT, WayOut
@@ -28,12 +28,6 @@ _BUNDLE = "certificates.pem"
 _SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 
-def rules_of(config: ExecutorConfig) -> EgressRules:
-    """The rules of an executor. Raises a :class:`SettingError` if they contradict its credentials."""
-    rules = [] if config.egress in (None, REPORT) else config.egress
-    return EgressRules([rule for rule in rules if not isinstance(rule, str)], config.credentials)
-
-
 class Egress:
     """The way out for the code of an executor.
 
@@ -43,7 +37,7 @@ class Egress:
 
     def __init__(self, config: ExecutorConfig) -> None:
         self._config = config
-        self._policy = Policy(rules_of(config))
+        self._policy = Policy(EgressRules.of(config.egress or [], config.credentials))
         self._way: Way | None = None
         self.part: object = None
         """The executor, of which requests are effects."""
@@ -56,7 +50,7 @@ class Egress:
     async def open(self) -> WayOut:
         """Open the way for a sandbox that starts next. Raises a ``SandboxError``."""
         await self.close()
-        extra_ca = [Path(path).expanduser() for path in self._config.extra_ca]
+        extra_ca = [Path(os.path.expanduser(path)) for path in self._config.extra_ca]
         way = await open_way(self._policy, self._credentials(), extra_ca=extra_ca)
         try:
             return await asyncio.to_thread(self._way_out, way)
@@ -67,7 +61,8 @@ class Egress:
             self._way = way
 
     def _credentials(self) -> Sequence[Mapping[str, Any]]:
-        return [{**one.model_dump(), "value": _value_of(one)} for one in self._config.credentials]
+        values = {one.name: os.environ[one.name] for one in self._config.credentials if one.name in os.environ}
+        return with_values(self._config.credentials, values)
 
     def _way_out(self, way: Way) -> WayOut:
         files: dict[str, Path] = {}
@@ -127,12 +122,3 @@ class Egress:
     def take_denials(self) -> Sequence[str]:
         """Return what was denied since the last call of this, each once."""
         return self._policy.take_denials()
-
-
-def _value_of(credential: Credential) -> str:
-    value = os.environ.get(credential.name)
-    if value is None:
-        raise SettingError(
-            f"credentials: the variable {credential.name} of this machine is not set: `export {credential.name}=…`"
-        )
-    return value

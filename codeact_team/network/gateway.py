@@ -243,8 +243,7 @@ class _Gateway:
         except AddressRefusedError as error:
             return RequestOutcome(status=403, error=str(error), is_sent=False, is_kept=False)
         except OSError as error:
-            reason = f"the name {asked.host} cannot be resolved: {error.strerror or error}"
-            return RequestOutcome(status=502, error=reason, is_sent=False, is_kept=False)
+            return RequestOutcome(status=502, error=str(error), is_sent=False, is_kept=False)
         ended = self._under_way[asked.number] = asyncio.get_running_loop().create_future()
         try:
             self.send(Proceed(asked.number, addresses))

@@ -352,6 +352,18 @@ class EgressRules:
         """Whether requests to a canonical host are read: a rule for it has methods or paths, or a credential has it."""
         return host in self._with_credential or any(rule.reads for _, rule in self._deciding(host, port))
 
+    @property
+    def opens_any(self) -> bool:
+        """Whether requests to some host are read."""
+        return bool(self._with_credential) or any(rule.reads for rule in self._rules)
+
+    @property
+    def opens_all(self) -> bool:
+        """Whether nothing is passed through as it is: each rule that allows or asks reads the requests."""
+        return all(
+            rule.reads or rule.decision == "deny" or rule.host in self._with_credential for rule in self._rules
+        )
+
     def may_reach(self, host: str, port: int) -> Ruling | None:
         """Return a denial if no rule can allow or ask for anything there. This counts nothing."""
         try:

@@ -24,7 +24,6 @@ from codeact_team.network.control import (
     Opened,
     ReadRequests,
 )
-from codeact_team.network.names import path_of
 from codeact_team.network.requests import NetworkRequest, RequestOutcome, url_of
 from codeact_team.network.rules import EgressRules, Target
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -139,6 +138,7 @@ class Way:
         policy: What may be reached.
         directory: The directory of this machine with the socket and the certificates.
         hosts: The sandbox's own addresses for the names that stand in full in rules.
+        certificate: What programs in the sandbox have to trust where connections are opened, as PEM.
         opened: What the proxy has to know.
         passing: The gateway.
     """
@@ -164,6 +164,7 @@ class Way:
             name: f"127.1.{1 + place // _NAMES_EACH}.{1 + place % _NAMES_EACH}"
             for place, name in enumerate(policy.rules.exact_names)
         }
+        self.certificate: str = authority.certificate_pem
         self.opened: Opened = Opened(
             sandbox=number,
             token=secrets.token_hex(32),
@@ -172,6 +173,11 @@ class Way:
             trusted=trusted,
             credentials=credentials,
         )
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        """The variables of the sandbox in whose place its requests get keys."""
+        return {one["name"]: one["placeholder"] for one in self.opened.credentials if one["placeholder"]}
 
     @property
     def socket(self) -> Path:
@@ -210,12 +216,12 @@ class Way:
 
     async def decide(self, asked: Asked) -> ControlMessage:
         """Decide about a request, and see it through. Returns what the proxy is told last; in the loop of the gateway."""
-        rules, path = self.policy.rules, path_of(asked.target) if asked.target else ""
+        rules = self.policy.rules
         if asked.method == CONNECT and rules.opens(asked.host, asked.port):
             denial = rules.may_reach(asked.host, asked.port)
             return ReadRequests(asked.number) if denial is None else self._denied(asked, denial)
         performer = self._performers.get(asked.unit)
-        ruling = rules.decide(Target(asked.host, asked.port, asked.method, path))
+        ruling = rules.decide(Target(asked.host, asked.port, asked.method, asked.target))
         if ruling.decision == "ask":
             ruling = await self._ask(asked, ruling, performer)
         if ruling.decision != "allow":
