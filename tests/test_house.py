@@ -30,6 +30,7 @@ PROGRAMS = (
     "session/runner/",
     "executors/packages/inside/",
     "executors/workspace/inside/",
+    "network/inside/",
     "sandbox/confined/supervisor/",
 )
 """What runs in or around a sandbox as a program of its own, and knows the standard library only."""

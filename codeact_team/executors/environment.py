@@ -29,7 +29,7 @@ from codeact_team.executors.workspace.preview import previews, readers_of, sampl
 from codeact_team.executors.workspace.telling import tell
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.files.opening import resolved
-from codeact_team.sandbox.base import Sandbox, above_default
+from codeact_team.sandbox.base import Sandbox, WayOut, above_default
 from codeact_team.session.protocol import MIB
 from codeact_team.text.visibility import readable
 
@@ -62,6 +62,8 @@ class Environment(ABC):
         self.workspace: SandboxWorkspace = SandboxWorkspace(
             self.location, self.turns, data, config.workspace_mib
         )
+        self.way_out: WayOut | None = None
+        """How connections of code leave the sandbox that starts next, if they do."""
         self._added: list[DataEntry] = []
         """What is told of the data that was added."""
         file = config.packages_file
@@ -304,6 +306,7 @@ class Environment(ABC):
         :meth:`start` does the rest. The other has no sandbox afterwards.
         """
         self.sandbox, other.sandbox = other.sandbox, None
+        self.way_out, other.way_out = other.way_out, None
         self.directory, other.directory = other.directory, self.directory
         if not self._config.data:
             # else the data has to be put there first, and changes are those since then
@@ -327,6 +330,7 @@ class Environment(ABC):
             self.sandbox = self._make_sandbox(await self.provide(report))
         if not self.sandbox.running:
             self.workspace.sandbox_ended()
+            self.sandbox.way_out = self.way_out
             await self.sandbox.start()
             # after the start, which it would slow down, and mostly while a model is asked for the first block
             self.packages.begin_check()

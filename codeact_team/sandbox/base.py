@@ -217,6 +217,31 @@ class Exit:
     """Processor time of the program, or of everything in a session; ``None`` if not known."""
 
 
+WAY_OUT = "/run/codeact-team"
+"""Where a sandbox shows the directory of its :class:`WayOut`."""
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """The one way by which connections of code leave a sandbox without a network: a unix socket of this machine.
+
+    The supervisor hands the connections on to it; see :mod:`codeact_team.network.inside.forwarder`.
+    """
+
+    directory: Path
+    """A directory of this machine, without links, with the unix socket ``socket`` and other files. Others may enter it, and connect."""
+    token: str = field(repr=False)
+    """The secret by which the supervisor proves itself there: 64 hexadecimal digits."""
+    addresses: Sequence[tuple[str, int]]
+    """Where in the sandbox the supervisor takes connections: addresses of its loopback, with ports."""
+    hosts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """More lines of ``/etc/hosts``: name to address."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables of the code's environment. Those of a config go before them."""
+    files: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Files of this machine that the code may read, by their paths in the sandbox, where they replace what is there."""
+
+
 class ZygoteProgram(NamedTuple):
     """A Python program of ours that a zygote loads, so that its forks can become it at once.
 
@@ -303,7 +328,12 @@ class Sandbox(ABC):
     """A place where hostile code runs, with a supervisor that starts it. Not bound to an event loop.
 
     ``kill`` reaches everything that runs inside, whatever it forked into.
+
+    Attributes:
+        way_out: How connections of code leave it, if they do. To be set before a start.
     """
+
+    way_out: WayOut | None = None
 
     @property
     @abstractmethod

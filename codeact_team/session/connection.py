@@ -6,6 +6,7 @@ Whatever comes from the sandbox may be forged, too large or garbage. Such data e
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,9 +17,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from codeact_team.core.aio import FairLock, accompanied, to_the_end
 from codeact_team.core.execution import Artifact, BoundName
-from codeact_team.errors import SandboxLostError
-from codeact_team.sandbox.base import STARTS_AT_ONCE, Exit, NoPythonError, Process, Sandbox
-from codeact_team.sandbox.system.framing import FrameReader, ProtocolError
+from codeact_team.errors import SandboxError, SandboxLostError
+from codeact_team.sandbox.base import (
+    STARTS_AT_ONCE,
+    WAY_OUT,
+    Exit,
+    NoPythonError,
+    Process,
+    Sandbox,
+    WayOut,
+)
+from codeact_team.sandbox.system.framing import FrameReader, ProtocolError, frame
 from codeact_team.session import shipping
 from codeact_team.session.protocol import (
     FORK_HEAD,
@@ -120,6 +129,12 @@ class Forked(BaseModel):
     """Whether a session was forked; see ``Kind.FORKED``."""
 
     refused: str | None = Field(max_length=10_000)
+
+
+class _Forwarding(BaseModel):
+    """Whether connections of code are taken; see ``Kind.FORWARDING``."""
+
+    problem: str | None = Field(max_length=10_000)
 
 
 class Greeting(BaseModel):
@@ -327,6 +342,9 @@ class SupervisorConnection:
                 # a program that cannot start says so, and reads nothing
                 greeting = await accompanied(self.send(payload), self._greeting(self._process))
                 self.unguarded = greeting.unguarded
+                # before any code runs
+                if self._user is None and (way_out := self._sandbox.way_out) is not None:
+                    await self._begin_egress(self._process, way_out)
                 return greeting
         except TimeoutError:
             await to_the_end(self.end(f"it did not start within {_START_TIMEOUT:g} s"))
@@ -347,6 +365,25 @@ class SupervisorConnection:
             return b"", process
         plain = sandbox.python_is_plain
         return shipping.payload(plain=plain), await sandbox.supervise(plain=plain)
+
+    async def _begin_egress(self, process: Process, way_out: WayOut) -> None:
+        """Have the supervisor take connections of code. Raises a ``SandboxError`` if it cannot."""
+        order = {
+            "token": way_out.token,
+            "socket": f"{WAY_OUT}/socket",
+            "addresses": [*way_out.addresses],
+        }
+        await self.send(frame(Kind.EGRESS, json.dumps(order).encode()))
+        answer: tuple[int, bytes] | None = None
+        try:
+            while answer is None and (data := await process.read()):
+                answer = next(self._reader.feed(data), None)
+            kind, payload = answer or (None, b"")
+            problem = _Forwarding.model_validate_json(payload).problem if kind == Kind.FORWARDING else _ENDED
+        except (ProtocolError, ValidationError):
+            problem = GARBLED
+        if problem is not None:
+            raise SandboxError(f"the sandbox has no way out for the connections of its code: {problem}")
 
     async def send(self, data: bytes) -> None:
         """Send frames, never in the middle of others. A cancellation may cut them in half."""

@@ -153,6 +153,10 @@ class Kind(IntEnum):
     END = 14
     """End this fork, with all that it has started, and remove its directory. No payload; answered by ``DONE``."""
 
+    EGRESS = 23
+    """Take connections of code from now on, before any code runs: ``token`` and ``socket``, the secret of the sandbox and the path of
+    a unix socket, and ``addresses``, pairs of an address and a port. Answered by ``FORWARDING``."""
+
     # from the host, about processes: each payload begins with :data:`PROCESS_HEAD`
     START = 15
     """Start a process: as a line of JSON ``argv``, ``env``, ``cwd`` (or null), ``timeout`` in seconds (or null), ``together`` (whether
@@ -193,6 +197,9 @@ class Kind(IntEnum):
     """A request has failed: ``error``, the name of an ``OSError`` class, and ``message``."""
     FORKED = 39
     """The forks live; or there are none, and ``refused`` says why. The interpreter sends this to the supervisor, too."""
+
+    FORWARDING = 46
+    """Connections of code are taken; or none are, and ``problem`` says why."""
 
     # from the supervisor, about processes: each payload begins with :data:`PROCESS_HEAD`
     STARTED = 40
@@ -413,6 +420,7 @@ FROM_HOST: Mapping[int, int] = {
     Kind.PROMOTE: 1 * KIB,
     Kind.FINISH: RUN_HEAD.size,
     Kind.END: 0,
+    Kind.EGRESS: 4 * MIB,
     Kind.FORK_DATA: 1 * MIB,
     Kind.START: PROCESS_HEAD.size + MAX_START_BYTES + MAX_CODE_BYTES,
     Kind.INPUT: PROCESS_HEAD.size + MAX_INPUT_BYTES,
@@ -435,6 +443,7 @@ FROM_SUPERVISOR: Mapping[int, int] = {
     Kind.DONE: 4 * MIB,
     Kind.FAILED: 64 * KIB,
     Kind.FORKED: 64 * KIB,
+    Kind.FORWARDING: 64 * KIB,
     Kind.FORK_DATA: 1 * MIB,
     Kind.STARTED: 64 * KIB,
     Kind.TAKEN: PROCESS_HEAD.size,

@@ -16,7 +16,7 @@ from codeact_team.sandbox.base import ZygoteProgram
 from codeact_team.session.protocol import LAUNCHER, ONLY_PROCESSES, PLAIN
 
 _PACKAGE = __name__.rpartition(".")[0]
-_SYSTEM = "codeact_team.sandbox.system"
+_SYSTEM, _NETWORK = "codeact_team.sandbox.system", "codeact_team.network.inside"
 _SHARED = ("codeact_team.files.trees", "codeact_team.text.magics")
 """Modules of the host that run inside, too."""
 _RUNNER = f"{_PACKAGE}.runner"
@@ -63,13 +63,18 @@ def _modules_inside(*, plain: bool) -> bytes:
         f"{_PACKAGE}.protocol": root / "protocol.py",
         **_modules(root / "runner", _RUNNER),
         **_modules(resources.files(_SYSTEM), _SYSTEM),
+        **_modules(resources.files(_NETWORK), _NETWORK),
         **{name: _file(name) for name in _SHARED},
     }
     packages = {name.rpartition(".")[0] for name in files}
     # their content is for the host only
     empty: dict[str, _Source] = {
         name: (_origin(name), True, "")
-        for name in ("codeact_team", _PACKAGE, *(name.rpartition(".")[0] for name in (_SYSTEM, *_SHARED)))
+        for name in (
+            "codeact_team",
+            _PACKAGE,
+            *(name.rpartition(".")[0] for name in (_SYSTEM, _NETWORK, *_SHARED)),
+        )
     }
 
     def shipped(*, as_code: bool) -> dict[str, _Source]:

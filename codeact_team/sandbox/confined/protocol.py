@@ -65,6 +65,9 @@ class Confinement(NamedTuple):
         is_temporary: Whether the workspace was made for this sandbox, and ends with it.
         shared_memory: Whether the code may write the machine's ``/dev/shm`` where it gets none of its own.
         private: A temporary directory, which is removed at the end, or replaced by a file system in memory.
+        way_out: If a supervisor takes connections of code, the files and directories that this needs, each with its place in the
+            mount view; else empty.
+        hosts: More lines of ``/etc/hosts``, name to address.
     """
 
     readable: Sequence[str]
@@ -79,6 +82,8 @@ class Confinement(NamedTuple):
     pids: int
     cpus: float
     tmpfs_mib: int
+    way_out: Sequence[tuple[str, str]] = ()
+    hosts: Mapping[str, str] = {}
 
     def open_workspace(self) -> int:
         """Open the workspace, only to name it. Raises an ``OSError`` if something else is in its place."""

@@ -24,10 +24,12 @@ from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
     STOPPED,
     UNCLEARED,
+    WAY_OUT,
     Cause,
     Limits,
     Process,
     Sandbox,
+    WayOut,
     ZygoteProgram,
     python_path,
     receiving,
@@ -174,6 +176,11 @@ _WITHOUT_MOUNTS = (
     ", locks and shared memory of multiprocessing: shared_memory: true"
 )
 _WITHOUT_LOOPBACK = ", and no loopback without namespaces: use sockets with a path"
+
+_NEEDS_NAMESPACES = (
+    "`egress` needs namespaces, which this machine does not give: without them code has no loopback of its own. {}; or leave "
+    "out `egress`, or use a Docker executor"
+)
 
 _GROUP = " control group"
 
@@ -385,6 +392,8 @@ class ConfinedSandbox(Sandbox):
         async with _starts:
             self._control = control = self._launch()
             await control.wait_until_ready()
+            if self.way_out is not None and not self._has_namespaces:
+                raise ConfinementError(_NEEDS_NAMESPACES.format(remedy()))
             reasons = control.readied.reasons
             self.ungrouped = {
                 name.removesuffix(_GROUP): reason
@@ -423,6 +432,8 @@ class ConfinedSandbox(Sandbox):
             pids=self._config.pids,
             cpus=self._config.cpus,
             tmpfs_mib=self._config.tmpfs_mib,
+            way_out=[] if self.way_out is None else _shown_of(self.way_out),
+            hosts={} if self.way_out is None else {**self.way_out.hosts},
         )
         return SupervisingProcess(settings, self._program)
 
@@ -446,6 +457,7 @@ class ConfinedSandbox(Sandbox):
     def _base_environment(self) -> dict[str, str]:
         assert self._private is not None, "it has started"
         return {
+            **({} if self.way_out is None else self.way_out.environment),
             "PATH": f"{os.path.dirname(sys.executable)}:{SEARCH_PATH}",
             # so that programs leave their files at home and not in the workspace
             "HOME": self._private.path,
@@ -472,6 +484,13 @@ class ConfinedSandbox(Sandbox):
                 await asyncio.to_thread(private.remove)
             except OSError as error:
                 logger.warning("temporary files left in %s: %s", private.path, error)
+
+
+def _shown_of(way_out: WayOut) -> Sequence[tuple[str, str]]:
+    """The directory and files of a way out, each with its place in the mount view."""
+    # links there lead to the same places as here
+    files = [(str(file), os.path.realpath(place)) for place, file in way_out.files.items()]
+    return [(str(way_out.directory), WAY_OUT), *files]
 
 
 def _opened(workspace: Path) -> KnownDirectory:

@@ -22,7 +22,7 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from codeact_team.errors import EngineError
 from codeact_team.files.trees import opened_own, walk
 from codeact_team.sandbox.archives import END, file_member, head
-from codeact_team.sandbox.base import python_path, receiving, warn_once
+from codeact_team.sandbox.base import WayOut, python_path, receiving, warn_once
 from codeact_team.sandbox.docker import naming
 from codeact_team.sandbox.docker.config import DockerSandboxConfig, is_host_path
 from codeact_team.sandbox.docker.container import Container, labels, remove
@@ -36,6 +36,7 @@ from codeact_team.sandbox.docker.description import (
 from codeact_team.sandbox.docker.engine import Client, open_stream, translated
 from codeact_team.sandbox.docker.leftovers import noted_start
 from codeact_team.sandbox.docker.system_calls import profile
+from codeact_team.sandbox.docker.way_out import give_way_out
 from codeact_team.sandbox.system.kernel import LOCKED_BYTES, MIB, OWN_DESCRIPTORS, PENDING_SIGNALS
 from codeact_team.sandbox.users import USER_NAME, is_root, private_user
 
@@ -97,6 +98,7 @@ def launch(
     word: str,
     *,
     with_python: bool,
+    way_out: WayOut | None = None,
 ) -> Container:
     """Create a container, attach to it, and start it. Blocks. If the engine refuses, nothing is left.
 
@@ -108,9 +110,10 @@ def launch(
         packages: A layer of Python packages to mount read-only: a directory, or the name of a volume.
         word: The beginning of the line that the first process writes when it is up.
         with_python: Whether a Python runs the supervisor there, if there is one.
+        way_out: How connections of code leave it, if they do.
 
     Raises:
-        EngineError: If the engine refuses.
+        EngineError: If the engine refuses, or cannot have that way out.
     """
     engine = describe(client, url)
     if (refused := refusal(engine, config)) is not None:
@@ -138,9 +141,14 @@ def launch(
         _GUARD,
         *(receiving("python3") if with_python else ()),
     ]
-    paths = {} if packages is None else python_path(PACKAGES, config.environment)
     host_config = _host_config(engine, config, user, binding)
-    host_config["sysctls"] = _of_loopback(engine, config, url)
+    host_config["sysctls"] = {**_of_loopback(engine, config, url)}
+    environment = {
+        # the later wins
+        **give_way_out(way_out, host_config, engine, config, url),
+        **config.environment,
+        **({} if packages is None else python_path(PACKAGES, config.environment)),
+    }
     if packages is not None:
         kind = "volume" if isinstance(packages, str) else "bind"
         host_config["mounts"].append(Mount(PACKAGES, str(packages), type=kind, read_only=True))
@@ -151,13 +159,17 @@ def launch(
         if named is not None:
             failed.callback(named.remove)
         try:
-            id, stream, filter_ = _started(client, url, config, settings, paths, host_config, user, engine)
+            id, stream, filter_ = _started(
+                client, url, config, settings, environment, host_config, user, engine
+            )
         except EngineError as error:
             # missing where the engine is, or closed to the user that it runs as
             if named is None or str(named.file) not in str(error):
                 raise
             naming.forget(url)
-            return launch(client, url, config, binding, packages, word, with_python=with_python)
+            return launch(
+                client, url, config, binding, packages, word, with_python=with_python, way_out=way_out
+            )
         failed.pop_all()
     return Container(
         client,
@@ -179,7 +191,7 @@ def _started(
     url: str,
     config: DockerSandboxConfig,
     settings: list[str],
-    paths: Mapping[str, str],
+    environment: Mapping[str, str],
     host_config: dict[str, Any],
     user: str,
     engine: EngineDescription,
@@ -189,7 +201,7 @@ def _started(
         with _filter_for(engine, url) as filter_:
             if filter_ is not None:
                 host_config["security_opt"].append(f"seccomp={filter_}")
-            id = _create(client, config, settings, paths, host_config, user, label)
+            id = _create(client, config, settings, environment, host_config, user, label)
         with ExitStack() as failed:
             failed.callback(remove, client, url, id, keep=False)
             streams = "stream=1&stdin=1&stdout=1&stderr=1"
@@ -274,12 +286,12 @@ def _create(
     client: Client,
     config: DockerSandboxConfig,
     settings: list[str],
-    paths: Mapping[str, str],
+    environment: Mapping[str, str],
     host_config: dict[str, Any],
     user: str,
     label: Mapping[str, str],
 ) -> str:
-    """Create, but do not start, a container whose first process gets ``settings`` as arguments, and all of them ``paths``.
+    """Create, but do not start, a container whose first process gets ``settings`` as arguments, and all the ``environment``.
 
     Returns its id.
     """
@@ -301,8 +313,7 @@ def _create(
             "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
             "PIP_QUIET": "1",
-            **config.environment,
-            **paths,
+            **environment,
         },
         "labels": {**labels(), **label},
         # the docker command's own configuration may hold a proxy with a password

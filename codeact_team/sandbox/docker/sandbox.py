@@ -42,6 +42,7 @@ from codeact_team.sandbox.docker.engine import Client, ask, connect, ensure_imag
 from codeact_team.sandbox.docker.leftovers import remove_unstarted
 from codeact_team.sandbox.docker.plain import PlainPrograms
 from codeact_team.sandbox.docker.programs import ContainerProcess
+from codeact_team.sandbox.docker.way_out import NEEDS_PYTHON, unseen
 from codeact_team.sandbox.users import is_root
 
 logger = logging.getLogger(__name__)
@@ -175,6 +176,8 @@ class DockerSandbox(Sandbox):
         return process
 
     async def start_without_python(self) -> Spawn:
+        if self.way_out is not None:
+            raise EngineError(NEEDS_PYTHON)
         self._with_python = False
         if self._programs is None:
             if self._has_tried_python:
@@ -247,6 +250,8 @@ class DockerSandbox(Sandbox):
         container = self._container
         if container is None or report not in (_READY, _PLAIN, _UNGUARDED):
             raise EngineError(self._explain(report, output))
+        if report != _READY and self.way_out is not None:
+            raise EngineError(NEEDS_PYTHON)
         if report == _UNGUARDED:
             warn_once(
                 "code can read and change the container's first process, and so what runs there later: the kernel, or the"
@@ -304,6 +309,7 @@ class DockerSandbox(Sandbox):
                         self._packages,
                         word,
                         with_python=with_python,
+                        way_out=self.way_out,
                     ),
                     undo=Container.discard,
                 )
@@ -318,6 +324,8 @@ class DockerSandbox(Sandbox):
         except EngineError as error:
             if binding is not None and is_missing(binding.source, error):
                 return "unshared", ""
+            if self.way_out is not None and is_missing(self.way_out.directory, error):
+                raise EngineError(unseen(self.way_out.directory)) from error
             layer = self._packages
             if not isinstance(layer, Path) or not is_missing(layer, error):
                 raise

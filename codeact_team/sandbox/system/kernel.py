@@ -127,6 +127,8 @@ and one message adds up to 253. So code has at most 765 in flight, and a process
 """
 OWN_DESCRIPTORS = 1024
 """The most descriptors that a process of ours in a sandbox may open; the usual limit of programs on a machine."""
+RELAY_DESCRIPTORS = 4096
+"""The same for one that relays a thousand connections, two descriptors for each, or listens for as many names."""
 PENDING_SIGNALS = 1024
 """The most signals and timers that the code's user may queue: a small part of the limit of one user of a machine."""
 LOCKED_BYTES = 64 * 1024

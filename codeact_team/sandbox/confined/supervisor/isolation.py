@@ -12,7 +12,7 @@ import select
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _OF_CONNECTIONS = {"tcp_rmem": "4096 65536 262144", "tcp_wmem": "4096 16384 262144"}
 """Settings of a sandbox's network: the bytes that a connection may hold there and back, at least, at first and at most. The
 machine's own let one process hold all that there may be for all connections of the machine."""
+_OF_PORTS = {"ip_unprivileged_port_start": "0"}
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 0x1, 0x2, 0x4, 0x8, 0x4000, 0x40000
 _MNT_DETACH = 2
@@ -75,11 +76,14 @@ _WITHOUT_OWNERS = ("/dev", "/sys")
 """Where files are equal for all users, in file systems that cannot show other owners."""
 
 
-def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) -> _T:
+def enter_namespaces(
+    set_up_mounts: Callable[[], _T], birth: int | None = None, *, any_port: bool = False
+) -> _T:
     """Enter new namespaces for processes, network, IPC and mounts, and set up the mounts there. Returns its result.
 
     Continues in a child, whose process id is written to the pipe ``birth``; this process ends. The child is the first
-    process of its namespace: when it ends, the kernel ends all others there.
+    process of its namespace: when it ends, the kernel ends all others there. With ``any_port``, programs there may listen at
+    ports that are elsewhere for root alone.
 
     Raises:
         OSError: If the kernel refuses it. The process may be of no more use then, so try with :func:`failure_of` first.
@@ -94,7 +98,7 @@ def enter_namespaces(set_up_mounts: Callable[[], _T], birth: int | None = None) 
                 file.write(line)
     _continue_in_a_child(birth)
     checked(libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET))
-    _set_up_network()
+    _set_up_network(_OF_CONNECTIONS | _OF_PORTS if any_port else _OF_CONNECTIONS)
     return set_up_mounts()
 
 
@@ -111,9 +115,9 @@ def _continue_in_a_child(birth: int | None) -> None:
     os.close(me)
 
 
-def _set_up_network() -> None:
+def _set_up_network(settings: Mapping[str, str]) -> None:
     """Bring up the loopback of this process's own network, and have nothing else in it. Raises an ``OSError``."""
-    for name, value in _OF_CONNECTIONS.items():
+    for name, value in settings.items():
         # below it, everybody sees their own network
         with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
             file.write(value)
@@ -188,7 +192,8 @@ def enter_mount_view(
     umask = os.umask(0o022)
     for path, tree in zip(shown, visible, strict=True):
         _show(tree, f"{place}{path}")
-    for source, target in moved:
+    for source, target in (*moved, *settings.way_out):
+        _require_own(place, target, shown)
         _show(_tree(source), f"{place}{target}")
     if os.path.exists(OWN_TERMINAL) and not any(_is_below(OWN_TERMINAL, path) for path in shown):
         _show(_tree(OWN_TERMINAL), f"{place}{OWN_TERMINAL}")
@@ -207,7 +212,7 @@ def enter_mount_view(
     for path in (*paths.passed, settings.workspace, settings.private, _PROC, SHARED_MEMORY, *terminals):
         os.makedirs(f"{place}{path}", exist_ok=True)
     uid, gid = (os.getuid(), os.getgid()) if user is None else (user.id, user.id)
-    _write_own_files(place, uid, gid, settings.private, (*shown, *paths.links))
+    _write_own_files(place, uid, gid, settings, (*shown, *paths.links))
     _set_attributes(_AT_FDCWD, os.fsencode(place), 0, _MOUNT_ATTR_RDONLY)
     _mount_processes(f"{place}{_PROC}", empty=f"{place}{settings.private}")
     _mount_memory(f"{place}{SHARED_MEMORY}", _SHARED_MEMORY_MIB, _MS_NOEXEC, user=user)
@@ -259,8 +264,15 @@ def own_temporary(settings: Confinement) -> Sequence[str]:
     return []
 
 
-def _write_own_files(place: str, uid: int, gid: int, home: str, taken: Sequence[str]) -> None:
+def _require_own(place: str, target: str, shown: Sequence[str]) -> None:
+    """Raise an ``OSError`` if ``target`` would have to be made in a directory of the machine's."""
+    if not os.path.exists(f"{place}{target}") and any(_is_below(target, above) for above in shown):
+        raise OSError(f"{target} cannot be shown in a directory of this machine that has no such file")
+
+
+def _write_own_files(place: str, uid: int, gid: int, settings: Confinement, taken: Sequence[str]) -> None:
     """Write the files by which programs find out who and where they are, unless the machine's are ``taken``."""
+    home = settings.private
     users = {0: "root", 65534: "nobody", **({} if uid in (0, 65534) else {uid: USER_NAME})}
     groups = {0: "root", 65534: "nogroup", **({} if gid in (0, 65534) else {gid: USER_NAME})}
     lines = [
@@ -270,8 +282,11 @@ def _write_own_files(place: str, uid: int, gid: int, home: str, taken: Sequence[
     contents = {
         _PASSWD: "".join(lines),
         _GROUP: "".join(f"{name}:x:{number}:\n" for number, name in groups.items()),
-        _HOSTS: f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n",
+        _HOSTS: f"127.0.0.1 localhost {os.uname().nodename}\n::1 localhost\n"
+        + "".join(f"{address} {name}\n" for name, address in settings.hosts.items()),
     }
+    if settings.hosts and any(_is_below(_HOSTS, above) for above in taken):
+        raise OSError(f"with `egress`, code needs a {_HOSTS} of its own: name less of /etc in `readable`")
     for path, content in contents.items():
         if not any(_is_below(path, above) for above in taken):
             os.makedirs(os.path.dirname(f"{place}{path}"), exist_ok=True)

@@ -28,6 +28,7 @@ from codeact_team.sandbox.system.kernel import (
     CODE_DESCRIPTORS,
     MIB,
     OWN_DESCRIPTORS,
+    RELAY_DESCRIPTORS,
     close_descriptors,
     descriptors_of_libffi,
     limit,
@@ -82,11 +83,12 @@ def in_namespaces(
         *isolation.own_terminals(),
     ]
     # the mount view shows as much of /proc as may be seen
-    shown = ["/proc", *(place for _, place in mounts), *isolation.own_files()]
+    shown = ["/proc", *(place for _, place in (*mounts, *settings.way_out)), *isolation.own_files()]
+    most = RELAY_DESCRIPTORS if settings.way_out else OWN_DESCRIPTORS
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
-            _limit_descriptors(request)
+            _limit_descriptors(request, most)
             isolation.allow_only([*request.readable, *shown], writable, has_own_network=True)
             os.chdir(settings.workspace)
 
@@ -108,7 +110,7 @@ def without_namespaces(
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
-            _limit_descriptors(request)
+            _limit_descriptors(request, OWN_DESCRIPTORS)
             shown = ["/proc"] if request.supervises else []
             isolation.allow_only([*request.readable, *shown], writable)
             os.fchdir(own[0])
@@ -161,9 +163,9 @@ def plain(settings: Confinement, *, limit_memory: bool) -> Start:
     return start
 
 
-def _limit_descriptors(request: SpawnRequest) -> None:
+def _limit_descriptors(request: SpawnRequest, most: int) -> None:
     # a program that supervises code has to be able to do what code cannot do any more
-    limit(resource.RLIMIT_NOFILE, OWN_DESCRIPTORS if request.supervises else CODE_DESCRIPTORS)
+    limit(resource.RLIMIT_NOFILE, most if request.supervises else CODE_DESCRIPTORS)
 
 
 class _ForkedProgram(NamedTuple):

@@ -112,7 +112,7 @@ class Context:
         sessions: The main session, with number 0, and its forks.
         keeps_zygote: Whether an interpreter can be sealed, and its forks be distinguished.
         is_touched: Whether user code may have run since everything was ended last.
-        keepers: The keepers of the host's processes, which blocks and their ends leave alone.
+        keepers: The keepers of the host's processes, and the relay. Blocks and their ends leave them alone.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ from codeact_team.session.runner.supervisor.terminals import open_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from codeact_team.session.runner.supervisor.interpreter_process import Context
@@ -499,6 +499,11 @@ class HostedProcesses:
         self._host = host
         self._keepers = _Keepers(context)
         self._all: dict[int, _HostedProcess] = {}
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """The numbers of those of which something runs, by their keepers."""
+        return {process.keeper: number for number, process in self._all.items() if process.keeper}
 
     def handle(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the host. Raises a ``ProtocolError``."""

@@ -38,14 +38,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from codeact_team.session.runner.supervisor.egress import Egress
     from codeact_team.session.runner.supervisor.interpreter_process import Sources
+
+_EGRESS = f"{__name__.rpartition('.')[0]}.egress"
+"""The module of the way out, where a sandbox has one."""
 
 
 class _Supervisor:
     """Serves one host: passes its frames to the main session and its forks, and makes, promotes and ends forks."""
 
-    def __init__(self, host: HostConnection, sources: Sources, *, kind: str) -> None:
+    def __init__(
+        self, host: HostConnection, sources: Sources, load: Callable[[str], Any], *, kind: str
+    ) -> None:
         self._host = host
+        self._load = load
+        self._egress: Egress | None = None
         loop = PollLoop()
         loop.on_child_end(self._on_child_end)
         adopt_orphans()
@@ -76,12 +84,26 @@ class _Supervisor:
                 self._take_fork_data(payload)
             elif kind in REQUESTS:
                 self._processes.handle(kind, payload)
+            elif kind == Kind.EGRESS:
+                self._begin_egress(payload)
             elif kind == Kind.RESTART:
                 self._restart()
             else:
                 self._handle(self._main, kind, payload)
         for session in self._sessions.values():
             session.flush_answers()
+
+    def _begin_egress(self, payload: bytes) -> None:
+        if self._egress is not None:
+            raise ProtocolError("the way out is there already")
+        # few sandboxes have one, so the others do not load it
+        module = self._load(_EGRESS)
+        problem: str | None = None
+        try:
+            self._egress = module.Egress(self._context, self._processes, payload)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        self._host.write(frame(Kind.FORWARDING, json.dumps({"problem": problem}).encode()))
 
     def _restart(self) -> None:
         for session in list(self._sessions.values()):
@@ -93,6 +115,8 @@ class _Supervisor:
     def _on_child_end(self) -> None:
         processes = self._context.processes
         processes.reap()
+        if self._egress is not None:
+            self._egress.on_child_end()
         self._processes.on_child_end()
         for session in list(self._sessions.values()):
             session.on_child_end()
@@ -245,7 +269,7 @@ def main(sources: Sources, load: Callable[[str], Any], arguments: list[str]) -> 
     if kind == PLAIN:
         share_memory_with_forks()
     try:
-        supervisor = _Supervisor(host, sources, kind=kind)
+        supervisor = _Supervisor(host, sources, load, kind=kind)
     except Exception as error:
         # stderr is closed by now
         host.write(f"the supervisor cannot start: {error!r}\n".encode())
