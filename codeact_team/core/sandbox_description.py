@@ -49,6 +49,7 @@ class SandboxDescription:
         python: Such as ``Python 3.12.3``; ``None`` if there is none, or it has not answered.
         packages: The Python packages that code can import: version by name, the best known first.
         has_network: ``None`` if that is not known for certain.
+        reaches: What code may reach of the network, by rules, in words.
         files: The first files of the workspace, data first, and then those that were there at the start.
         given: How many of them are data that a person has named.
         omitted_files: The number of other files; ``None`` if they were not counted.
@@ -58,6 +59,7 @@ class SandboxDescription:
     python: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
     has_network: bool | None = None
+    reaches: str | None = None
     block_seconds: int
     memory_mib: int
     files: Sequence[DataEntry] = ()
@@ -78,7 +80,9 @@ class SandboxDescription:
     def _facts(self) -> Iterator[str]:
         if self.python is not None:
             yield f"{self.python}. {self._packages()}"
-        if self.has_network is not None:
+        if self.reaches is not None:
+            yield self.reaches
+        elif self.has_network is not None:
             yield (
                 "There is a network."
                 if self.has_network

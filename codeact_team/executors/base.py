@@ -57,6 +57,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._turns = turns or environment.turns
         self.life: Lifecycle = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
         """Starts and stops it. For pools."""
+        if environment.egress is not None:
+            environment.egress.part = self
         self.processes: Processes = Processes(self, self._process_server)
         """Runs programs in the sandbox."""
         self._turn_of: object = None
@@ -197,6 +199,10 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             await self.life.start(for_use=True)
         server = await self._runner.serve_processes(self._environment, user)
         server.quota = self._environment.quota
+        sandbox = self._environment.sandbox
+        if user is None or (sandbox is not None and sandbox.is_own_user(user)):
+            # the processes of other users have another supervisor, and no way out
+            server.performers = self._environment.egress
         return server
 
     async def _get_ready(self, call: Call) -> None:
@@ -230,6 +236,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         if call.exceeded is not None and result.limit is None and result.outcome is Outcome.COMPLETED:
             # found when the last block had just ended
             await output.remark(judge_exceeded(call.exceeded, result))
+        for denial in self._environment.take_denials():
+            await output.remark(f"[{denial}]")
         await output.finish()
         result.output, result.omitted_bytes = output.text(), output.omitted_bytes
         result.seconds = time.monotonic() - began - call.paused_for
@@ -255,7 +263,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
                 _note_loss(result)
                 await output.remark(f"{self._runner.loss_before.format(loss)}\n")
             call.begin_block(self._config.timeout if call.timeout is None else call.timeout)
-            ending = await self._runner.run(program, self._environment, call, output, result, call.tools)
+            async with self._environment.performing(self._runner.unit, call.paused):
+                ending = await self._runner.run(program, self._environment, call, output, result, call.tools)
             if is_last or call.stop.done() or ending.ran or ending.lost is None:
                 break
             # the interpreter had ended before

@@ -180,6 +180,7 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
 
     async def _guarded_server(self, environment: Environment, sandbox: Sandbox) -> ProcessServer:
         server = await self._servers.get(None, sandbox)
+        server.performers = environment.egress
         if (refused := environment.refusal_of(server.connection.unguarded)) is not None:
             await to_the_end(self._servers.close())
             raise NoPythonError(f"no supervisor is safe in this sandbox: {refused}")

@@ -62,7 +62,8 @@ class ConfinedEnvironment(Environment):
     @property
     def is_contained(self) -> bool:
         needed = {Enforced.NETWORK, Enforced.WRITES}
-        return isinstance(self.sandbox, ConfinedSandbox) and needed <= self.sandbox.enforced
+        is_closed = isinstance(self.sandbox, ConfinedSandbox) and needed <= self.sandbox.enforced
+        return is_closed and super().is_contained
 
     @property
     def memory_mib(self) -> int:

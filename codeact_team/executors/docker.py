@@ -65,6 +65,14 @@ class DockerExecutorConfig(DockerSandboxConfig, ExecutorConfig):
     """The same directory as the engine names it, where this program runs in a container itself."""
 
     @model_validator(mode="after")
+    def _one_network(self) -> Self:
+        if self.egress is not None and self.network != "none":
+            raise ValueError(
+                f"egress says what code may reach, and network: {self.network} lets it reach everything: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_workspace(self) -> Self:
         if self.workspace == "container" and (self.work_dir or self.bind_dir):
             raise ValueError(
@@ -135,7 +143,11 @@ class _DockerEnvironment(Environment):
     @property
     def is_contained(self) -> bool:
         volumes = self._config.extra_volumes.values()
-        return not self.has_network and all(volume.get("mode", "rw") == "ro" for volume in volumes)
+        return (
+            not self.has_network
+            and super().is_contained
+            and all(volume.get("mode", "rw") == "ro" for volume in volumes)
+        )
 
     @property
     def memory_mib(self) -> int:

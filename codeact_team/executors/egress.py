@@ -13,7 +13,7 @@ from typing import Any
 from codeact_team.core.aio import to_the_end
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.network.gateway import close_way, open_way
-from codeact_team.network.inside.first_line import PROXY_ADDRESS, PROXY_PORT
+from codeact_team.network.inside.first_line import PROXY
 from codeact_team.network.rules import EgressRules
 from codeact_team.network.secrets import with_values
 from codeact_team.network.variables import variables
@@ -50,18 +50,22 @@ class Egress:
     async def open(self) -> WayOut:
         """Open the way for a sandbox that starts next. Raises a ``SandboxError``."""
         await self.close()
-        extra_ca = [Path(os.path.expanduser(path)) for path in self._config.extra_ca]
-        way = await open_way(self._policy, self._credentials(), extra_ca=extra_ca)
+        way = await open_way(self._policy, self._credentials(), extra_ca=self._extra_ca())
         try:
-            return await asyncio.to_thread(self._way_out, way)
+            way_out = await asyncio.to_thread(self._way_out, way)
         except BaseException:
             await to_the_end(close_way(way))
             raise
-        finally:
-            self._way = way
+        self._way = way
+        return way_out
+
+    def _extra_ca(self) -> Sequence[Path]:
+        return [Path(path).expanduser() for path in self._config.extra_ca]
 
     def _credentials(self) -> Sequence[Mapping[str, Any]]:
-        values = {one.name: os.environ[one.name] for one in self._config.credentials if one.name in os.environ}
+        values = {
+            one.name: os.environ[one.name] for one in self._config.credentials if one.name in os.environ
+        }
         return with_values(self._config.credentials, values)
 
     def _way_out(self, way: Way) -> WayOut:
@@ -72,7 +76,7 @@ class Egress:
             file.write_text(f"{way.opened.trusted}\n{way.certificate}")
             bundle = f"{WAY_OUT}/{_BUNDLE}"
             files[_SYSTEM_BUNDLE] = file
-        addresses = [(PROXY_ADDRESS, PROXY_PORT)]
+        addresses = [PROXY]
         for name, address in way.hosts.items():
             addresses += [(address, port) for port in self.rules.exact_names[name]]
         return WayOut(

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import gettempdir
@@ -19,6 +20,7 @@ from codeact_team.core.aio import FairLock
 from codeact_team.core.execution import WELL_KNOWN
 from codeact_team.core.sandbox_description import DataEntry, SandboxDescription
 from codeact_team.errors import SandboxError, SettingError
+from codeact_team.executors.egress import Egress
 from codeact_team.executors.packages.provision import Provision, processes_in_throw_away
 from codeact_team.executors.packages.requirements import PythonDescription, Requested
 from codeact_team.executors.settings import ExecutorConfig
@@ -29,9 +31,10 @@ from codeact_team.executors.workspace.preview import previews, readers_of, sampl
 from codeact_team.executors.workspace.telling import tell
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.files.opening import resolved
-from codeact_team.sandbox.base import Sandbox, WayOut, above_default
+from codeact_team.sandbox.base import Sandbox, above_default
 from codeact_team.session.protocol import MIB
 from codeact_team.text.visibility import readable
+from codeact_team.tools.approvals import Pause
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Environment(ABC):
         directory: The directory of this machine that is the workspace, unless that is in a container.
         quota: Limits how much code adds to that.
         packages: The packages for the sandbox.
+        egress: What code may reach of the network; ``None`` for nothing.
         copying: Held while the workspace is copied: a count made before stays true until then.
         must_guard: Whether to refuse an interpreter whose supervisor the code could tamper with.
     """
@@ -62,8 +66,7 @@ class Environment(ABC):
         self.workspace: SandboxWorkspace = SandboxWorkspace(
             self.location, self.turns, data, config.workspace_mib
         )
-        self.way_out: WayOut | None = None
-        """How connections of code leave the sandbox that starts next, if they do."""
+        self.egress: Egress | None = None if config.egress is None else Egress(config)
         self._added: list[DataEntry] = []
         """What is told of the data that was added."""
         file = config.packages_file
@@ -78,7 +81,8 @@ class Environment(ABC):
     def relaxations(self) -> Sequence[str]:
         """The settings that are weaker than the default, in words."""
         quota = above_default(self._config, "workspace_mib", "workspace_files")
-        return [*quota, *wide_directories({"work_dir": self._config.work_dir})]
+        reached = [] if self.egress is None else [f"egress: {self.egress.rules.in_words()}"]
+        return [*quota, *reached, *wide_directories({"work_dir": self._config.work_dir})]
 
     @property
     def writable(self) -> Sequence[Path]:
@@ -134,7 +138,21 @@ class Environment(ABC):
     @property
     @abstractmethod
     def is_contained(self) -> bool:
-        """Whether code can change nothing but the workspace. Known once the sandbox runs."""
+        """Whether code can change nothing but the workspace, and by requests that are effects. Known once the sandbox runs."""
+        return self.egress is None or self.egress.rules.opens_all
+
+    @asynccontextmanager
+    async def performing(self, unit: str | None, pause: Pause) -> AsyncGenerator[None, None]:
+        """Within it, code of a unit runs, whose requests are effects of the present context."""
+        if self.egress is None:
+            yield
+        else:
+            async with self.egress.performing(unit, pause):
+                yield
+
+    def take_denials(self) -> Sequence[str]:
+        """Return what code was denied by the rules of ``egress`` since the last call of this, each once."""
+        return () if self.egress is None else self.egress.take_denials()
 
     @property
     @abstractmethod
@@ -245,6 +263,7 @@ class Environment(ABC):
             python=None if python is None else python.name,
             packages={**_ranked(tuple(self.packages.versions.items()), own)},
             has_network=self.has_network,
+            reaches=None if self.egress is None else self.egress.rules.in_words(),
             block_seconds=self._config.timeout,
             memory_mib=self.memory_mib,
             files=files[:_MAX_SEEN_FILES],
@@ -306,7 +325,8 @@ class Environment(ABC):
         :meth:`start` does the rest. The other has no sandbox afterwards.
         """
         self.sandbox, other.sandbox = other.sandbox, None
-        self.way_out, other.way_out = other.way_out, None
+        if self.egress is not None and other.egress is not None:
+            self.egress.take_over(other.egress)
         self.directory, other.directory = other.directory, self.directory
         if not self._config.data:
             # else the data has to be put there first, and changes are those since then
@@ -330,7 +350,8 @@ class Environment(ABC):
             self.sandbox = self._make_sandbox(await self.provide(report))
         if not self.sandbox.running:
             self.workspace.sandbox_ended()
-            self.sandbox.way_out = self.way_out
+            if self.egress is not None:
+                self.sandbox.way_out = await self.egress.open()
             await self.sandbox.start()
             # after the start, which it would slow down, and mostly while a model is asked for the first block
             self.packages.begin_check()
@@ -342,6 +363,8 @@ class Environment(ABC):
         assert self.sandbox is not None, "it runs"
         await self.sandbox.stop()
         self.sandbox = None
+        if self.egress is not None:
+            await self.egress.close()
         await self.packages.discard()
 
     async def stop(self) -> None:
@@ -352,6 +375,8 @@ class Environment(ABC):
                 await sandbox.stop()
         finally:
             self._described = None
+            if self.egress is not None:
+                await self.egress.close()
             await self.packages.release()
             self.workspace.end()
             self.quota = self._new_quota()

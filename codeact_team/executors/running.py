@@ -284,6 +284,11 @@ class CodeRunner(ABC, Generic[Program, Result]):
         return 0
 
     @property
+    def unit(self) -> str | None:
+        """The supervisor's name of what runs all blocks; ``None`` if each is a process of its own."""
+        return None
+
+    @property
     def interpreter_loss(self) -> str:
         """The reason for which the previous interpreter is gone."""
         return ""

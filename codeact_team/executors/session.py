@@ -117,6 +117,10 @@ class LivingInterpreter(CodeRunner[tuple[str, str], SessionResult]):
         return None if (session := self.session) is None else session.interpreter
 
     @property
+    def unit(self) -> str | None:
+        return None if self._session is None else self._session.unit
+
+    @property
     def interpreter_loss(self) -> str:
         return "" if self._session is None else self._session.interpreter_loss
 

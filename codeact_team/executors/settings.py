@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, Self, TypeAlias, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from codeact_team.core.settings import read_as
+from codeact_team.errors import SettingError
+from codeact_team.network.rules import Credential, Egress, EgressRules
 
 
 def _as_text(path: object) -> object:
@@ -44,6 +46,13 @@ class ExecutorConfig(BaseModel):
     """Files and directories of the host, such as `sales.csv`, of which the workspace gets copies before the first block.
     The originals are never changed. Hidden files in a directory are left out. The packages that read Excel and parquet files
     are added to `packages`."""
+    egress: Egress | None = None
+    """The hosts that code may reach, by rules, of which the first that fits decides; what none fits is denied. A text, such as
+    `pypi.org`, is a host that is allowed. `report` denies all, and lists what was asked for. Default: no network."""
+    credentials: list[Credential] = Field(default_factory=list[Credential])
+    """Keys of this machine that go along with requests to the hosts of `egress` that are theirs. The code never has them."""
+    extra_ca: HostPaths = Field(default_factory=list[str | os.PathLike[str]])
+    """Files with certificates, in PEM, by which servers may prove who they are, beside those that this machine trusts."""
 
     @field_validator("timeout")
     @classmethod
@@ -51,3 +60,17 @@ class ExecutorConfig(BaseModel):
         if timeout < 1:
             raise ValueError("Timeout must be greater than or equal to 1.")
         return timeout
+
+    @model_validator(mode="after")
+    def _egress_is_sound(self) -> Self:
+        if self.egress is None:
+            if self.credentials or self.extra_ca:
+                raise ValueError(
+                    "credentials and extra_ca go with egress: list the hosts that code may reach"
+                )
+            return self
+        try:
+            EgressRules.of(self.egress, self.credentials)
+        except SettingError as error:
+            raise ValueError(str(error)) from None
+        return self

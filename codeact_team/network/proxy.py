@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -36,17 +35,12 @@ from codeact_team.network.control import (
 from codeact_team.network.exchange import DEFAULT_PORTS, Exchanges, Origin, Reply, dial
 from codeact_team.network.hello import HelloRefusedError, read_hello
 from codeact_team.network.http import HttpError, Request, RequestReader
+from codeact_team.network.inside.first_line import MAX_LINE, PROXY, FirstLine
 from codeact_team.network.names import NameRefusedError, host_and_port, is_address
 from codeact_team.network.secrets import SecretRefusedError, Secrets
 
 logger = logging.getLogger(__name__)
 
-PROXY_ADDRESS, PROXY_PORT = "127.1.0.1", 3128
-"""Where code in a sandbox finds the proxy."""
-_GREETING = re.compile(
-    rb"([0-9a-f]{64}) ([a-z][0-9]{1,9}|-) (127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}) ([0-9]{1,5})"
-)
-_LONGEST_GREETING = 200
 _GREETING_TIMEOUT = 20.0
 """Seconds for the forwarder's first line, and for what begins a connection by TLS."""
 _MOST_CONNECTIONS = 2000
@@ -122,7 +116,7 @@ class SandboxEnd:
         self.secrets = Secrets(opened.credentials)
         self.questions = asyncio.Semaphore(_MOST_QUESTIONS)
         self._opened = opened
-        self._token = opened.token.encode()
+        self._token = opened.token
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -164,7 +158,7 @@ class SandboxEnd:
         try:
             unit, address, port = await self._greeted(stream)
             connection = Connection(self, unit, stream)
-            if (address, port) == (PROXY_ADDRESS, PROXY_PORT):
+            if (address, port) == PROXY:
                 await connection.serve_proxy()
             elif (host := self.names.get(address)) is not None:
                 await connection.serve_host(host, port)
@@ -177,19 +171,22 @@ class SandboxEnd:
 
     async def _greeted(self, stream: SocketStream) -> tuple[str, str, int]:
         """The unit, the address and the port of the forwarder's first line. Raises a ``ConnectionError`` for any other."""
-        line = b""
+        data = b""
         async with asyncio.timeout(_GREETING_TIMEOUT):
-            while b"\n" not in line and len(line) < _LONGEST_GREETING:
+            while b"\n" not in data and len(data) < MAX_LINE:
                 if not (piece := await stream.read()):
                     break
-                line += piece
-        line, _, rest = line.partition(b"\n")
-        found = _GREETING.fullmatch(line)
-        if found is None or not hmac.compare_digest(found[1], self._token):
-            raise ConnectionError("whoever has connected is not the forwarder")
+                data += piece
+        line, _, rest = data.partition(b"\n")
+        try:
+            said = FirstLine.unpack(line + b"\n")
+        except ValueError:
+            raise ConnectionError("whoever has connected is not the forwarder") from None
+        if not hmac.compare_digest(said.token, self._token):
+            raise ConnectionError("whoever has connected does not know the token")
         if rest:
             stream.unread(rest)
-        return found[2].decode(), found[3].decode(), int(found[4])
+        return said.unit, said.address, said.port
 
 
 class Connection:

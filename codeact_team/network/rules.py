@@ -361,7 +361,8 @@ class EgressRules:
     def opens_all(self) -> bool:
         """Whether nothing is passed through as it is: each rule that allows or asks reads the requests."""
         return all(
-            rule.reads or rule.decision == "deny" or rule.host in self._with_credential for rule in self._rules
+            rule.reads or rule.decision == "deny" or rule.host in self._with_credential
+            for rule in self._rules
         )
 
     def may_reach(self, host: str, port: int) -> Ruling | None:

@@ -24,6 +24,7 @@ from codeact_team.network.control import (
     Opened,
     ReadRequests,
 )
+from codeact_team.network.inside.first_line import address_of
 from codeact_team.network.requests import NetworkRequest, RequestOutcome, url_of
 from codeact_team.network.rules import EgressRules, Target
 from codeact_team.sandbox.temporary import TemporaryDirectory
@@ -35,7 +36,6 @@ _MOST_DENIALS = 20
 """So many different denials are kept until somebody takes them."""
 _MOST_QUESTIONS = 20
 """The most questions to a person that are open at a time, so that code cannot flood anybody."""
-_NAMES_EACH = 250
 _WENT_ON = "it went on when its block had ended"
 _NOT_KEPT = "its answer is not in the journal, as it was too long, or no answer of one request"
 
@@ -161,8 +161,7 @@ class Way:
         self.directory.chmod(0o711)
         self._performers: dict[str, _Performer] = {}
         self.hosts: Mapping[str, str] = {
-            name: f"127.1.{1 + place // _NAMES_EACH}.{1 + place % _NAMES_EACH}"
-            for place, name in enumerate(policy.rules.exact_names)
+            name: address_of(place) for place, name in enumerate(policy.rules.exact_names)
         }
         self.certificate: str = authority.certificate_pem
         self.opened: Opened = Opened(

@@ -264,6 +264,11 @@ class Session:
         await self._request(frame(Kind.RESTART), Kind.READY)
 
     @property
+    def unit(self) -> str:
+        """Its name where connections of its code are told from those of others."""
+        return f"s{self._channel.number}"
+
+    @property
     def home(self) -> str:
         """The directory in which the code starts, below the workspace; empty for the workspace itself."""
         number = self._channel.number

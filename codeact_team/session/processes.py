@@ -53,6 +53,18 @@ class _GrowthLimit(Protocol):
         ...
 
 
+class Performers(Protocol):
+    """Who runs processes, as far as the network is concerned; they have units of a supervisor."""
+
+    def begin(self, unit: str) -> None:
+        """Note that a process begins, in the present context."""
+        ...
+
+    def end(self, unit: str) -> None:
+        """Note that it has ended."""
+        ...
+
+
 class SandboxProcess:
     """A process that runs in a sandbox. Its whole tree ends when this is closed, and with the sandbox.
 
@@ -193,6 +205,7 @@ class ProcessServer:
         self._apart = sandbox.keeps_processes_apart
         self._home = home
         self.quota: _GrowthLimit | None = None
+        self.performers: Performers | None = None
         self._watching: asyncio.Task[None] | None = None
         """Counts what the processes add to the workspace, while some run."""
         self._channels: set[ProcessChannel] = set()
@@ -283,6 +296,8 @@ class ProcessServer:
             )
         channel = ProcessChannel(connection, connection.next_process, request, self._limits, self._forget)
         connection.processes[channel.number] = channel
+        if self.performers is not None:
+            self.performers.begin(f"p{channel.number}")
         self._channels.add(channel)
         if self.quota is not None and self._watching is None:
             self._watching = asyncio.create_task(self._watch(self.quota))
@@ -307,7 +322,9 @@ class ProcessServer:
         return channel.request(Kind.START, content, *(() if file is None else (b"\n", file.code)))
 
     def _forget(self, channel: ProcessChannel) -> None:
-        self.connection.processes.pop(channel.number, None)
+        is_first = self.connection.processes.pop(channel.number, None) is not None
+        if self.performers is not None and is_first:
+            self.performers.end(f"p{channel.number}")
         self._channels.discard(channel)
         if not self._channels and self._watching is not None:
             self._watching.cancel()
