@@ -25,12 +25,12 @@ from codeact_team.batch.results import (
 from codeact_team.batch.settings import BatchSettings
 from codeact_team.batch.tasks import EachFile
 from codeact_team.cli.batch_table import BatchTable, Tally, named
-from codeact_team.cli.in_words import counted
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
+from codeact_team.text.amounts import counted
 from codeact_team.text.visibility import cut
 
 _MARKS = {

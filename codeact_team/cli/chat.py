@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from codeact_team.batch.alone import PatientCalls
 from codeact_team.cli.conversation import AnswerOnly, Conversation, listener_of
-from codeact_team.cli.in_words import file_lines, size_of, spent
+from codeact_team.cli.in_words import file_lines, spent
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asked_yes_or_no, asking_the_person, is_person_there
 from codeact_team.cli.run import ResumeHint
@@ -263,12 +263,8 @@ class _Chat:
             if self._is_new:
                 self._failures.add(1 if result is None else result.exit_code)
             self._screen.notice("error", reply.error, again=True)
-        for entry in reply.given:
-            line = f"the code has a copy of {visible(entry.path)} now · {size_of(entry.size)}"
-            self._screen.notice("note", line, again=True)
-        if reply.model is not None:
-            asked = f"{visible(reply.model)} is asked from now on; {self._another_model()}"
-            self._screen.notice("note", asked, again=True)
+        if reply.has_new_model and len(self.runner.models_before) > 1:
+            self._screen.notice("note", self._another_model(), again=True)
         if reply.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
 

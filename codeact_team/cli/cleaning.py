@@ -12,7 +12,6 @@ from pathlib import Path
 
 import typer
 
-from codeact_team.cli.in_words import counted, size_of
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.machine import remove_rest_of_packages
 from codeact_team.cli.screen import Screen
@@ -23,6 +22,7 @@ from codeact_team.files.opening import lock
 from codeact_team.journal.run_directory import runs_in
 from codeact_team.journal.seal import key_file
 from codeact_team.runs.kept_runs import KeptRun, RunState
+from codeact_team.text.amounts import counted, size_of
 
 _COMPLETIONS = (
     ".bash_completions/codeact-team.sh",

@@ -19,7 +19,7 @@ from autogen_agentchat.messages import (
 
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.cli.activity import Activity
-from codeact_team.cli.in_words import file_lines, shortened, size_of, summary, tool_lines
+from codeact_team.cli.in_words import file_lines, shortened, summary, tool_lines
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Prose, Screen
@@ -45,6 +45,7 @@ from codeact_team.core.sandbox_description import without_note
 from codeact_team.journal.promoted import PromotedListener
 from codeact_team.journal.result import RunEnding, RunResult
 from codeact_team.models.verdicts import Verdict
+from codeact_team.text.amounts import size_of
 
 _MAX_CALLS = 20
 """Calls of a block that are shown; the rest is counted."""
@@ -424,6 +425,11 @@ class Conversation(PromotedListener):
             case ProcessBegan() as began, ProcessEnded():
                 how = f"exit code {event.returncode}" if event.error is None else shortened(event.error)
                 what, is_well = f"$ {shortened(shlex.join(began.argv))}", event.returncode == 0
+            case OtherEffectBegan(), OtherEffectEnded(told=str() as told):
+                if told and event.error is None:
+                    self._aside(event.agent, told)
+                # else whoever prints the errors of runs prints this one, too
+                return
             case OtherEffectBegan() as began, OtherEffectEnded():
                 how = "done" if event.error is None else shortened(event.error)
                 asked = json.dumps(began.request, ensure_ascii=False)
@@ -467,7 +473,11 @@ class AnswerOnly:
         """Print an event, if it is the last one."""
         self._activity(event)
         print_notices(self._screen, event)
-        if not isinstance(event, RunResult) or self._knows():
+        if self._knows():
+            return
+        if isinstance(event, OtherEffectEnded) and event.told and event.error is None:
+            self._screen.notice("note", event.told, again=True)
+        if not isinstance(event, RunResult):
             return
         label = _NOT_ACCEPTED
         if event.answer is not None:

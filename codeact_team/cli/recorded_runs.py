@@ -15,7 +15,6 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from codeact_team.cli.chat import chat_command
 from codeact_team.cli.conversation import listener_of
-from codeact_team.cli.in_words import counted, size_of
 from codeact_team.cli.json_lines import JsonLines, print_json
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.prompts import decode
@@ -32,6 +31,7 @@ from codeact_team.journal.run_directory import RunDirectory, find_run, runs_in
 from codeact_team.runs.foreign_runs import options_of
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
 from codeact_team.runs.replaying import ReplayedRun, ReplayedTeam
+from codeact_team.text.amounts import counted, size_of
 from codeact_team.text.visibility import cut, readable
 from codeact_team.tools.approvals import AskedQuestion
 

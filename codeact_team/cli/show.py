@@ -13,7 +13,7 @@ from codeact_team.cli.export import shown_page
 from codeact_team.cli.run import ResumeHint, print_end
 from codeact_team.cli.screen import Screen
 from codeact_team.config.document import Document
-from codeact_team.core.effects import Event
+from codeact_team.core.effects import Event, OtherEffectEnded
 from codeact_team.core.events import BlockEnded, Output
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.journal.recorded_run import RecordedRun
@@ -84,8 +84,12 @@ async def _print_run(
                 case _:
                     pass
             listener(event)
-            if isinstance(event, RunResult) and not as_json:
+            if as_json:
+                continue
+            if isinstance(event, RunResult):
                 print_end(screen, event)
+            elif isinstance(event, OtherEffectEnded) and event.told and event.error is not None:
+                screen.notice("error", event.told, again=True)
 
 
 async def _recorded(run: RecordedRun) -> AsyncGenerator[Event]:

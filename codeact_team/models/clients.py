@@ -161,6 +161,15 @@ class ModelChosen(Effect[Sequence[str]]):
     def request(self) -> JsonValue:
         return {"model": self._name}
 
+    def facts_at_end(
+        self, outcome: Sequence[str] | None, error: BaseException | None
+    ) -> Mapping[str, JsonValue]:
+        if outcome is None:
+            return {"told": str(error) or "the model stays: the change was stopped"}
+        before = " and ".join(name for name in outcome if name != self._name)
+        in_place_of = f", in place of {before}" if before else ""
+        return {"told": f"{self._name} is asked from now on{in_place_of}"}
+
     async def skip(self) -> None:
         await self._choose()
 

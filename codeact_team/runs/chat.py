@@ -20,7 +20,6 @@ from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.open import ask_model, clients_of, executors_of, make_runnable, with_packages
 from codeact_team.core.component_effects import DataGiven
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.core.sandbox_description import DataEntry
 from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
@@ -67,16 +66,14 @@ class ChatReply:
         output: The result of Python code.
         error: The error, if the input failed.
         is_reset: Whether the conversation and the variables are forgotten.
-        given: What a model is told of data that was given.
-        model: The model that is asked from now on, if that was changed.
+        has_new_model: Whether another model is asked from now on.
     """
 
     result: RunResult | None = None
     output: CodeResult | None = None
     error: str | None = None
     is_reset: bool = False
-    given: Sequence[DataEntry] = ()
-    model: str | None = None
+    has_new_model: bool = False
 
 
 class TeamChat(TeamRun):
@@ -273,17 +270,14 @@ class TeamChat(TeamRun):
         """Copy files into the workspaces of all executors."""
         if not self.executors:
             return ChatReply(error="the team runs no code that could read data")
-        given: list[DataEntry] = []
 
         async def work() -> None:
             for path, executor in itertools.product(paths, self.executors):
-                effect = DataGiven(executor, path)
-                entries = await self.dispatcher.perform(effect, partial(executor.add_data, path))
-                executor.know_data(entries)
-                given.extend(entry for entry in entries if entry not in given)
+                effect = DataGiven(executor, path, is_told=executor is self.executors[0])
+                executor.know_data(await self.dispatcher.perform(effect, partial(executor.add_data, path)))
 
         end = await self.end_of(work())
-        return ChatReply(given=given, error=end.error)
+        return ChatReply(error=end.error)
 
     async def _ask_model(self, name: str) -> ChatReply:
         team = self.team
@@ -299,7 +293,7 @@ class TeamChat(TeamRun):
             self.models_before = await self.dispatcher.perform(ModelChosen(name, choose), choose)
 
         end = await self.end_of(work())
-        return ChatReply(model=name if end.came_by_itself else None, error=end.error)
+        return ChatReply(error=end.error, has_new_model=end.came_by_itself)
 
     async def _reset(self) -> WorkEnd:
         team = self.team
