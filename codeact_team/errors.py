@@ -33,7 +33,7 @@ class CodeActTeamError(Exception):
 
 
 class SettingError(CodeActTeamError, ValueError):
-    """An argument that cannot work, or that has no form in a config."""
+    """An argument that cannot work, or that cannot be written to a config."""
 
 
 class ConfigError(CodeActTeamError):

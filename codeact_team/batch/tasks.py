@@ -448,6 +448,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key[:40]!r} is there twice")
+            raise ValueError(f"it has the key {key[:40]!r} twice")
         found[key] = value
     return found

@@ -133,7 +133,7 @@ class _Progress:
     def _begin(self, event: BatchBegan) -> None:
         self._tally = Tally(event)
         if event.done:
-            self._screen.notice("note", f"{event.done} of {event.jobs} have their result from before")
+            self._screen.notice("note", f"{event.done} of {event.jobs} have a result already")
         self._table = BatchTable(event.done, event.jobs)
         if event.done < event.jobs:
             self._within.enter_context(self._screen.live(self._table))
@@ -184,16 +184,18 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
     if result.signal is None and result.stop_reason is not None:
         screen.notice("error" if result.is_refused else "warning", result.stop_reason)
     if result.left:
-        screen.notice("note", "the same command goes on with what is not done")
+        screen.notice("note", "to go on with the rest: the same command again")
     elif (
         result.transient
         or result.outcomes.get(TaskOutcome.FAILED)
         or result.outcomes.get(TaskOutcome.UNCHECKED)
     ):
-        screen.notice("note", "the same command tries again what has failed")
+        screen.notice("note", "to try the failed ones again: the same command again")
     if result.outcomes.get(TaskOutcome.PARKED):
         run = f"{result.directory}/runs/ID"
-        screen.notice("note", f"to answer what is parked: codeact-team answer {run}; then the same command")
+        screen.notice(
+            "note", f"to answer a parked task: codeact-team answer {run}; then the same command again"
+        )
 
 
 def _print_wrong_answers(screen: Screen, result: BatchResult) -> None:

@@ -43,12 +43,12 @@ _HTML = re.compile(r"/html(?:\s+(?P<to>\S.*))?")
 _PAGE = "chat.html"
 _PACKAGE = re.compile(r"/package\s+(?P<names>\S.*)")
 _COMMANDS = {
-    "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
+    "/run": "run Python of yours where the team's code runs, such as /run print(len(rows))",
     "/data": "give the code copies of files or directories, such as /data sales.xlsx",
     "/package": "add Python packages to those of the code, such as /package openpyxl",
     "/model": "ask another model from now on, such as /model gpt-5.1",
     _FILES: "list the files that the code has made or changed",
-    _COST: "show what all messages have used of the models",
+    _COST: "show the tokens and the cost of all messages",
     "/save": "copy these files to a directory, such as /save results",
     "/html": f"write the page of the chat so far to {_PAGE}, or to another file, such as /html sales.html",
     UNDO: "undo the last message: its part of the conversation, and its changes of variables and files",
@@ -294,7 +294,7 @@ class _Chat:
             await self._add_packages(package["names"].split())
             return True
         if text == _COST:
-            self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing that is known")
+            self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing is known of tokens or cost")
             return True
         if is_for_team(text):
             return False
@@ -321,7 +321,9 @@ class _Chat:
         named = visible(", ".join(packages))
         if self._reopen is None or not self.runner.is_kept:
             self._screen.notice(
-                "error", "the chat is not kept, and only one that is can get packages", again=True
+                "error",
+                "packages can be added only to a chat that is kept: begin it without --no-record",
+                again=True,
             )
             return
         lost = (

@@ -64,7 +64,7 @@ def clean_command(
             screen.text(f"{leftover.kind:12}", "bold", end="")
             screen.text(f"{leftover.told} · {leftover.place}")
     if not found and not as_json:
-        screen.notice("note", "nothing is kept that could be removed")
+        screen.notice("note", "there is nothing to remove")
     elif not (yes or dry_run or as_json) and sys.stdin.isatty():
         yes = typer.confirm("Remove all of this?")
     elif not (yes or dry_run or as_json):
@@ -114,7 +114,7 @@ def _runs(directory: Path) -> Iterator[Leftover]:
 
 def _remove_runs(directory: Path, kept: list[KeptRun]) -> str:
     if running := [run.id for run in kept if not run.remove()]:
-        return f"{', '.join(running)} at work"
+        return f"still running: {', '.join(running)}"
     _remove_empty(directory / "workspaces")
     if [path.name for path in directory.iterdir()] == [".gitignore"]:
         (directory / ".gitignore").unlink()
@@ -126,7 +126,7 @@ def _key(runs: Path) -> Iterator[Leftover]:
     # without a home directory there is none
     with suppress(JournalError):
         if key_file().parent.is_dir():
-            told = "the key of your runs, without which they are resumed when you have confirmed it"
+            told = "the key of your runs; without it, you are asked to confirm each run that you resume"
             yield Leftover("key", key_file().parent, told, partial(_remove_key, runs))
 
 

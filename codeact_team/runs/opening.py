@@ -179,7 +179,7 @@ class RecordedTeam(Wrapper):
         """Stops the agents at work."""
         if run.bypassing_parts:
             named = ", ".join(run.bypassing_parts)
-            logger.warning("this run cannot be resumed, as these act past what is recorded: %s", named)
+            logger.warning("this run cannot be resumed, as these bypass its journal: %s", named)
 
     def _stop(self, token: CancellationToken) -> None:
         # a program may cancel its token after the task

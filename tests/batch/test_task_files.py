@@ -303,7 +303,7 @@ def test_a_name_that_no_file_can_have_is_a_broken_line(tmp_path: Path) -> None:
 
 def test_what_is_said_twice_is_refused(tmp_path: Path) -> None:
     _, [broken] = read_tasks("-", io.BytesIO(b'{"text": "Do.", "o": {"a": 1, "a": 2}}\n'))
-    assert "the key 'a' is there twice" in broken.problem
+    assert "it has the key 'a' twice" in broken.problem
     (tmp_path / "tasks.csv").write_text("text,level,level,,\nDo.,1,2,,\n")
     with pytest.raises(SettingError, match="two columns of the tasks are named 'level'"):
         read_tasks(tmp_path / "tasks.csv")

@@ -36,7 +36,7 @@ def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
     result = codeact_team(*command, cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert result.stdout.endswith("\n── best answer so far, not accepted\nIt is 42.\n")
-    assert "warning: answer.txt is not written: there is no answer that counts\n" in result.stderr
+    assert "warning: answer.txt is not written: the run did not come to an answer\n" in result.stderr
     assert (tmp_path / "answer.txt").read_text() == "An older answer."
 
 

@@ -53,7 +53,7 @@ def test_a_batch_prints_a_line_for_each_task_and_what_came_of_all(tmp_path: Path
         assert "error: tasks.jsonl:3 is left out: it has no `text`" in result.stderr
         # what is done is not done again
         again = codeact_team(*arguments, cwd=tmp_path)
-        assert "2 of 2 have their result from before" in again.stderr
+        assert "2 of 2 have a result already" in again.stderr
         assert len(server.requests) == 4
 
 
@@ -273,7 +273,7 @@ def test_a_task_for_each_file_needs_no_tasks_file(tmp_path: Path) -> None:
         ("2.csv", "Sum column a"),
     ]
     again = codeact_team(*command, "Sum column a", cwd=tmp_path)
-    assert "2 of 2 have their result from before" in again.stderr
+    assert "2 of 2 have a result already" in again.stderr
 
 
 @pytest.mark.long

@@ -273,7 +273,7 @@ def test_without_a_place_for_the_history_the_chat_says_so_once_and_goes_on(tmp_p
             ask(terminal, keys)
             terminal.wait_for("So be it.")
         assert leave(terminal) == 0
-    assert terminal.text.count("warning: what you enter is not kept for the next chat: ") == 1
+    assert terminal.text.count("warning: what you type cannot be kept for the next chat: ") == 1
 
 
 @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -397,7 +397,7 @@ def test_a_file_and_nothing_at_all_are_standard_input_like_a_pipe(tmp_path: Path
 def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
     result = codeact_team(*parrot(tmp_path), cwd=tmp_path, stdin=b"\xff\xfe\n")
     assert result.returncode == 2
-    assert result.stderr.endswith("error: a message from standard input is no UTF-8 text\n")
+    assert result.stderr.endswith("error: a message from standard input is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize(

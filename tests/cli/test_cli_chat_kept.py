@@ -43,7 +43,7 @@ def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path
         talk, variables = ["chat", talker(tmp_path), "-q"], local_model(server.base_url)
         done = codeact_team(*talk, cwd=tmp_path, stdin="/cost\n2 * 2?\n", **variables)
         more = codeact_team(*ON, "-q", cwd=tmp_path, stdin="3 * 3?\n/cost\n", **variables)
-    assert done.stdout == "nothing that is known\nFour.\n"
+    assert done.stdout == "nothing is known of tokens or cost\nFour.\n"
     answer, cost = more.stdout.splitlines()
     assert (answer, cost.endswith(" in, 20 out)")) == ("Nine.", True), "the cost of both messages"
     assert asked(server, 1) == ["2 * 2?", "Four.", "3 * 3?"]

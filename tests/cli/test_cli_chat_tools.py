@@ -141,15 +141,15 @@ def test_undo_names_what_stays_done_and_asks_before_it_goes_below_that(tmp_path:
             terminal.wait_for("warning: refund(number=17, euros=12.5) was called, and stays done\n")
             terminal.wait_for("Undo the message all the same? y yes, n no >")
             terminal.type(said, ENTER)
-        terminal.wait_for("the last message is undone: Refund 17.\nbefore other code runs, these are ")
-        terminal.wait_for("as they were: variables late; files log.txt\n")
+        terminal.wait_for("the last message is undone: Refund 17.\n")
+        terminal.wait_for("restored before other code runs: variables late; files log.txt\n")
         ask(terminal, "/run print(late)")
         terminal.wait_for("\n[]\n")
         # code of the person's own counts as a message
         ask(terminal, "/undo")
         terminal.wait_for("the last message is undone: /run print(late)\n")
         ask(terminal, "/undo")
-        terminal.wait_for("the last message is undone: None is late.\nbefore other code runs")
+        terminal.wait_for("the last message is undone: None is late.\nrestored before other code runs")
         assert leave(terminal) == 0
     assert terminal.text.count("the last message is undone") == 3
     assert refunds(tmp_path) == ["17 12.5"]

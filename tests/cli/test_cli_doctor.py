@@ -191,7 +191,7 @@ async def test_doctor_does_not_promise_that_a_rootless_docker_enforces_limits_be
     async with engine_with(ROOTLESS, monkeypatch, tmp_path):
         result = await asyncio.to_thread(codeact_team, "doctor", cwd=tmp_path, DOCKER_HOST=engine_url())
     assert (
-        "✓ limits      memory_mib, cpus and pids are enforced, unless it belongs to a login " in result.stdout
+        "✓ limits      memory_mib, cpus and pids are enforced, unless the engine belongs to " in result.stdout
     )
 
 

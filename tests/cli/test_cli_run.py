@@ -279,7 +279,7 @@ def test_a_pipe_in_which_nothing_comes_does_not_keep_a_run_waiting(tmp_path: Pat
             _, stderr = process.communicate(timeout=50)
     os.close(reading)
     os.close(writing)
-    assert "warning: nothing comes on standard input, and it is left out" in stderr.decode()
+    assert "warning: nothing has come on standard input, so it is ignored" in stderr.decode()
     assert server.requests[0]["messages"][-1]["content"] == "Why?"
 
 

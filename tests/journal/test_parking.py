@@ -341,9 +341,12 @@ def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp
         case = Case(tmp_path, server, ASK_FOR_REFUNDS, WITH_A_NETWORK)
         parked = case.run("-q")
         assert parked.returncode == PARKED
-        assert "(what asks it is stopped half-way, and not done twice: no answer reaches it." in parked.stderr
+        assert (
+            "(no answer reaches it: the code that asked was stopped half-way, and is not repeated."
+            in parked.stderr
+        )
         assert "to answer: " not in parked.stderr
-        assert "the run goes on by: codeact-team resume" in case.answer().stderr
+        assert "to go on: codeact-team resume" in case.answer().stderr
         answered = case.answer("yes")
     assert answered.returncode == 2
     assert "Resume the run on a terminal, to be asked anew" in answered.stderr

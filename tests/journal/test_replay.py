@@ -140,7 +140,7 @@ def test_a_prompt_in_other_words_is_told_and_is_no_difference(tmp_path: Path) ->
     record(tmp_path, TEAM)
     code, stdout, stderr = replay(tmp_path, "-s", "config.participants.coder.config.system_message=Write.")
     assert (code, "── as recorded · 2 calls of code" in stdout) == (0, True), stderr
-    assert "coder has asked otherwise than then 2 times (model call)" in stderr
+    assert "coder has sent another request than was recorded 2 times (model call)" in stderr
 
 
 @pytest.mark.long

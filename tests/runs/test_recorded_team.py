@@ -197,10 +197,7 @@ async def test_what_acts_past_the_journal_is_told_and_is_not_gone_on_with(
         "{provider: autogen_agentchat.conditions.TimeoutTermination, config: {timeout_seconds: 60}}"
     )
     async with kept(tmp_path / "it", overrides=[timeout]):
-        assert (
-            "this run cannot be resumed, as these act past what is recorded: TimeoutTermination"
-            in caplog.text
-        )
+        assert "this run cannot be resumed, as these bypass its journal: TimeoutTermination" in caplog.text
     with pytest.raises(JournalError, match="TimeoutTermination act past its journal"):
         async with kept(tmp_path / "it", overrides=[timeout]):
             pass

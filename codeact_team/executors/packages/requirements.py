@@ -150,18 +150,18 @@ def _read_lock(file: Path) -> str:
     """Read a lock. Raises a ``SettingError`` if it is none, or names a package that would have to be built."""
     text = _text(file, _MOST)
     if _LONG_KEY.search(text):
-        raise SettingError(f"packages_file: {file} is no lock: it has a key of more than 50 parts")
+        raise SettingError(f"packages_file: {file} is not a lock: it has a key of more than 50 parts")
     try:
         lock: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:
         raise SettingError(f"packages_file: {file}: {cut(str(error), _MAX_SHOWN)}") from None
     except RecursionError:
-        raise SettingError(f"packages_file: {file} is no lock: it is nested too deeply") from None
+        raise SettingError(f"packages_file: {file} is not a lock: it is nested too deeply") from None
     packages = lock.get("packages", [])
     if not isinstance(packages, list) or not all(
         isinstance(each, dict) for each in cast(list[Any], packages)
     ):
-        raise SettingError(f"packages_file: {file} is no lock: its `packages` are no tables")
+        raise SettingError(f"packages_file: {file} is not a lock: its `packages` are not tables")
     for package in cast(list[dict[str, Any]], packages):
         if "directory" in package:
             raise SettingError(
@@ -240,7 +240,7 @@ def _text(file: Path, most: int) -> str:
     try:
         return read_regular(file, most).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingError(f"packages_file: {file} is no UTF-8 text") from None
+        raise SettingError(f"packages_file: {file} is not UTF-8 text") from None
     except OSError as error:
         why = error.strerror
         if error.errno == errno.EFBIG:
