@@ -375,12 +375,7 @@ def render(system_message: str, functions: Sequence[GivenFunction], tools: str, 
     return _GAP.sub("\n\n", text).strip()
 
 
-class CodeActAgentConfig(Limits, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeActAgent`.
-
-    It solves a task by writing Python, running it in a persistent interpreter, and reading the result.
-    """
-
+class CodeActAgentConfig(Limits, ExecutingConfig):  # noqa: D101 - editors show that of the class with these settings
     model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
     """The model that writes code."""
     code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
