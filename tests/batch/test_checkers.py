@@ -121,6 +121,7 @@ async def test_an_answer_cannot_pass_for_the_end_of_its_checker(tmp_path: Path) 
     assert (result["outcome"], result["correct"], result["answer"]) == ("answered", False, said)
 
 
+@pytest.mark.long
 async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer_to_be_judged(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +145,7 @@ async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer
     assert (again.outcomes, again.wrong) == ({TaskOutcome.ANSWERED: 1}, 0)
 
 
+@pytest.mark.long
 async def test_a_checker_that_only_the_python_of_the_sandbox_understands_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

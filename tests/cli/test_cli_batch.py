@@ -77,6 +77,7 @@ def test_programs_read_events(tmp_path: Path) -> None:
     assert (batch["outcomes"], batch["left"], batch["exit_code"]) == ({"answered": 1}, 0, 0)
 
 
+@pytest.mark.long
 def test_the_wrong_answers_are_listed_up_to_a_number(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(at_once) as server:
         tasks = [{**task, "expected": "two\nlines" if task["id"] == "n1" else 0} for task in numbers(12)]
@@ -138,6 +139,7 @@ def test_lines_that_are_broken_for_the_same_reason_are_told_together(
     assert f"error: {places}: {why}" in result.stderr
 
 
+@pytest.mark.long
 def test_a_failure_of_many_tasks_is_explained_once(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(lambda _: HttpError(404)) as server:
         arguments = prepare_talk(tmp_path, numbers(4))

@@ -56,6 +56,7 @@ def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path
     assert (replayed.returncode, "as recorded" in replayed.stdout) == (0, True), replayed.stderr
 
 
+@pytest.mark.long
 def test_the_page_of_a_chat_is_written_in_the_middle_of_it(tmp_path: Path):
     entered = "1?\n/html\n2?\n/html\n/html no/page.html\n"
     done = codeact_team("chat", talker(tmp_path, ["One.", "Two."]), cwd=tmp_path, stdin=entered)

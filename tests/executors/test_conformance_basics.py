@@ -66,7 +66,7 @@ async def test_result_of_code_that_succeeds(executor: SandboxedCodeExecutor) -> 
     assert 0 < result.seconds < 30
 
 
-@usually("docker", "confined", "confined-session")
+@usually("docker", "confined-session")
 async def test_processor_time_of_code_and_of_what_it_starts_is_in_the_result(
     executor: SandboxedCodeExecutor,
 ) -> None:

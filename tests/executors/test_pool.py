@@ -286,6 +286,7 @@ async def test_data_are_put_into_it_when_it_is_handed_out(
         await executor.stop()
 
 
+@pytest.mark.long
 @one_interpreter
 async def test_a_setup_sees_the_data_and_modules_are_there_before(
     kind: Kind, no_more: Forbid, tmp_path: Path
@@ -303,6 +304,7 @@ async def test_a_setup_sees_the_data_and_modules_are_there_before(
         await executor.stop()
 
 
+@pytest.mark.long
 @one_interpreter
 async def test_modules_may_come_with_the_data(kind: Kind, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("name = 'mine'")
@@ -507,6 +509,7 @@ async def test_shared_on_request_the_next_gets_what_the_one_before_has_left(
     assert kind.held() == before
 
 
+@pytest.mark.long
 @any_kind
 async def test_other_tasks_use_it_where_they_say_so(kind: Kind, no_more: Forbid) -> None:
     elsewhere = contextvars.copy_context()

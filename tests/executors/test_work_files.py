@@ -65,6 +65,7 @@ async def test_a_file_of_many_names_does_not_come_back_as_more_than_the_limit(tm
         assert sorted(os.listdir(workspace)) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.long
 async def test_it_is_said_that_a_long_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "big.csv").touch()
     os.truncate(tmp_path / "big.csv", 65 << 20)

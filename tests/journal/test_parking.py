@@ -381,6 +381,7 @@ def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> 
     assert said[-1] == "yes: the\nlarge one"
 
 
+@pytest.mark.long
 def test_a_run_that_is_not_recorded_cannot_be_parked(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(saying("tools.refund(order='A')", "final_answer('no')")) as server:
         case = Case(tmp_path, server, ASK_FOR_CODE)

@@ -159,6 +159,7 @@ def test_another_config_may_run_in_its_place(tmp_path: Path) -> None:
     assert replay(tmp_path, "-q", "--config", "other.json")[0] == 1
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_is_replayed_as_far_as_it_went(tmp_path: Path) -> None:
     record(tmp_path, SESSION, nth=25)
     code, stdout, stderr = replay(tmp_path, "-q")
@@ -288,6 +289,7 @@ def test_a_recorded_run_is_a_test_in_one_line_wherever_the_test_runs(tmp_path: P
     assert b"does not come to the same as when it was recorded:\n--- recorded\n+++ now\n" in done.stdout
 
 
+@pytest.mark.long
 def test_a_run_that_acts_past_its_journal_is_not_replayed(tmp_path: Path) -> None:
     by_the_clock = component("autogen_agentchat.conditions.TimeoutTermination", timeout_seconds=60)
     config = team(assistant("You write code."), runner(), termination_condition=by_the_clock, max_turns=1)

@@ -61,6 +61,7 @@ async def test_without_the_set_that_had_it_first_a_wheel_stays_as_long_as_one_ne
     assert (second.path / "site-packages" / "colours.py").stat().st_nlink == 1
 
 
+@pytest.mark.long
 async def test_no_file_is_shared_with_the_cache_of_uv(provide: Provide) -> None:
     layer, _ = await made(provide, "colours")
     assert {path.stat().st_nlink for path in layer.path.rglob("*") if path.is_file()} == {1}

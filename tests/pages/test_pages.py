@@ -115,6 +115,7 @@ def test_a_picture_that_a_step_has_shown_is_not_shown_twice():
     assert written.count("<img") == 1
 
 
+@pytest.mark.long
 def test_a_page_has_no_more_pictures_than_a_browser_can_hold():
     files, shown = made({f"{number}.png": PNG + str(number).encode() for number in range(50)})
     files.append(replace(files[0], size=1 << 40))
@@ -205,7 +206,9 @@ def test_code_that_takes_a_lexer_a_minute_has_no_colours(language: str):
 
 @pytest.mark.parametrize(
     "html",
-    [b"<div>" * 20_000 + b"<table><tr><td>1", b"<table><tr><td>" + bytes(300_000), b"<p>no table</p>"],
+    mostly_long(
+        [b"<div>" * 20_000 + b"<table><tr><td>1", b"<table><tr><td>" + bytes(300_000), b"<p>no table</p>"]
+    ),
 )
 def test_html_that_is_no_table_of_a_usual_size_is_shown_in_a_frame(html: bytes):
     shown = Shown(Artifact("text/html", html))
@@ -217,6 +220,7 @@ def test_html_that_is_no_table_of_a_usual_size_is_shown_in_a_frame(html: bytes):
     assert "What it loads" not in told
 
 
+@pytest.mark.long
 def test_html_that_is_too_large_for_a_frame_is_shown_as_text():
     shown = Shown(Artifact("text/html", b"<p>" + b"a" * (4 << 20)))
     assert "<figure>\n<pre class=output>" in page(session("table", "", *shown.references), shown)
@@ -241,13 +245,16 @@ def test_scripts_of_html_are_no_part_of_the_page():
 
 @pytest.mark.parametrize(
     ("forms", "found"),
-    [
-        ({"text/html": b"<p>", "image/png": PNG, "text/plain": b"<P>"}, '<img src="data:image/png'),
-        ({"image/svg+xml": b"<svg/>", "application/json": b"{}"}, '<img src="data:image/svg+xml'),
-        ({"text/latex": b"$x$", "text/markdown": b"*x*", "text/plain": b"x"}, "<pre class=output>\n*x*"),
-        ({"application/x-own": b"own", "application/json": b"[1]"}, "<pre class=output>\n[1]"),
-        ({"text/latex": b"$x<b>$", "text/plain": b"x"}, "<pre class=output>\n$x&lt;b&gt;$"),
-    ],
+    mostly_long(
+        [
+            ({"text/html": b"<p>", "image/png": PNG, "text/plain": b"<P>"}, '<img src="data:image/png'),
+            ({"image/svg+xml": b"<svg/>", "application/json": b"{}"}, '<img src="data:image/svg+xml'),
+            ({"text/latex": b"$x$", "text/markdown": b"*x*", "text/plain": b"x"}, "<pre class=output>\n*x*"),
+            ({"application/x-own": b"own", "application/json": b"[1]"}, "<pre class=output>\n[1]"),
+            ({"text/latex": b"$x<b>$", "text/plain": b"x"}, "<pre class=output>\n$x&lt;b&gt;$"),
+        ],
+        usual=2,
+    ),
 )
 def test_of_the_forms_of_a_value_the_page_shows_the_one_that_it_shows_best(
     forms: dict[str, bytes], found: str

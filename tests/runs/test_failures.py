@@ -11,6 +11,7 @@ from autogen_core.models import ChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedServer, Slow, Text
+from support.variations import mostly_long
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.core.effects import Dispatcher
@@ -42,39 +43,47 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
 
 @pytest.mark.parametrize(
     ("reply", "said"),
-    [
-        (
-            HttpError(401, f"Incorrect API key provided: {KEY}. You can find your API key at https://..."),
-            "the model's server at {url} does not accept the API key (401): check OPENAI_API_KEY",
-        ),
-        (HttpError(403, "Country not supported"), "refuses this (403): Country not supported; check"),
-        (
-            HttpError(404, "The model `x` does not exist"),
-            "(404): The model `x` does not exist; check `model`",
-        ),
-        (HttpError(429, "Rate limit reached"), "too many requests for the model's server (429): Rate limit"),
-        (HttpError(429, "You exceeded your current quota"), "the account's quota is used up (429): You"),
-        (
-            HttpError(400, "This model's maximum context length is 8192 tokens."),
-            "the conversation is longer than the model can read: This model's maximum context length is 8192",
-        ),
-        (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
-        (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
-        (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server at {url} failed (502): "),
-        (Cut(), "the connection to the model's server at {url} broke off (Server disconnected"),
-        (Cut("Hel"), "the connection to the model's server at {url} broke off (peer closed connection"),
-        (
-            Garbage(),
-            "the model's server at {url} answered with something that is no chat completion: check `base_url`",
-        ),
-        (
-            Garbage(b'{"model": "scripted-model"}', "application/json"),
-            "is no chat completion: check `base_url`",
-        ),
-        (Garbage(b"[]", "application/json"), "is no chat completion: check `base_url`"),
-        (Garbage(b"{not json", "application/json"), "is no chat completion: check `base_url`"),
-        (Garbage(b"", "application/json"), "is no chat completion: check `base_url`"),
-    ],
+    mostly_long(
+        [
+            (
+                HttpError(
+                    401, f"Incorrect API key provided: {KEY}. You can find your API key at https://..."
+                ),
+                "the model's server at {url} does not accept the API key (401): check OPENAI_API_KEY",
+            ),
+            (HttpError(403, "Country not supported"), "refuses this (403): Country not supported; check"),
+            (
+                HttpError(404, "The model `x` does not exist"),
+                "(404): The model `x` does not exist; check `model`",
+            ),
+            (
+                HttpError(429, "Rate limit reached"),
+                "too many requests for the model's server (429): Rate limit",
+            ),
+            (HttpError(429, "You exceeded your current quota"), "the account's quota is used up (429): You"),
+            (
+                HttpError(400, "This model's maximum context length is 8192 tokens."),
+                "the conversation is longer than the model can read: This model's maximum context length is 8192",
+            ),
+            (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
+            (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
+            (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server at {url} failed (502): "),
+            (Cut(), "the connection to the model's server at {url} broke off (Server disconnected"),
+            (Cut("Hel"), "the connection to the model's server at {url} broke off (peer closed connection"),
+            (
+                Garbage(),
+                "the model's server at {url} answered with something that is no chat completion: check `base_url`",
+            ),
+            (
+                Garbage(b'{"model": "scripted-model"}', "application/json"),
+                "is no chat completion: check `base_url`",
+            ),
+            (Garbage(b"[]", "application/json"), "is no chat completion: check `base_url`"),
+            (Garbage(b"{not json", "application/json"), "is no chat completion: check `base_url`"),
+            (Garbage(b"", "application/json"), "is no chat completion: check `base_url`"),
+        ],
+        usual=4,
+    ),
 )
 async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyReply, said: str):
     async with ScriptedServer([reply]) as server:

@@ -120,6 +120,7 @@ async def test_it_is_replayed_without_a_model_and_without_its_tools(tmp_path: Pa
     assert (asked(program), program.booked) == (2, ["Monday"])
 
 
+@pytest.mark.long
 async def test_a_program_that_asks_for_more_than_is_recorded_is_told(
     tmp_path: Path, program: Program
 ) -> None:

@@ -128,6 +128,7 @@ async def test_a_config_that_has_changed_since_is_told(
     assert "the config has changed since this run began" in caplog.text
 
 
+@pytest.mark.long
 async def test_a_stream_of_messages_is_kept_and_passed_on(tmp_path: Path, server: ScriptedServer) -> None:
     async with kept(tmp_path / "it") as team:
         items = [item async for item in team.run_stream(task="First.")]
@@ -137,6 +138,7 @@ async def test_a_stream_of_messages_is_kept_and_passed_on(tmp_path: Path, server
     assert [type(message) for message in told] == [type(item) for item in whole]
 
 
+@pytest.mark.long
 async def test_whoever_listens_at_a_dispatcher_is_told_as_well(
     tmp_path: Path, server: ScriptedServer
 ) -> None:
@@ -227,6 +229,7 @@ async def test_one_process_at_a_time_has_a_run(tmp_path: Path, server: ScriptedS
                 pass
 
 
+@pytest.mark.long
 async def test_what_was_left_by_a_process_that_was_killed_before_it_began_is_no_obstacle(
     tmp_path: Path, server: ScriptedServer
 ) -> None:

@@ -296,6 +296,7 @@ class TestStopping:
             await until(lambda: alive(mark) == [], seconds=10)
             await until(lambda: not any(map(Path.exists, groups)), seconds=10)
 
+    @pytest.mark.long
     async def test_ten_programs_leave_nothing_behind(self, tmp_path: Path, supervisors: Supervisors) -> None:
         # each cancel leaked a thread
         async with started(tmp_path) as sandbox:

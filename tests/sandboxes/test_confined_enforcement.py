@@ -37,10 +37,10 @@ class TestConfinement:
                     "cgroups capabilities",
                     "cgroups namespaces",
                     "cgroups capabilities namespaces",
+                    "capabilities namespaces",
                 )
             ),
             "namespaces",
-            "capabilities namespaces",
         ],
     )
     def test_no_attack_succeeds(self, tmp_path: Path, without: str) -> None:

@@ -71,6 +71,7 @@ def test_a_sandbox_that_cannot_start_is_an_error_and_leaves_nothing() -> None:
     assert (threading.active_count(), held("docker")) == (threads, before)
 
 
+@pytest.mark.long
 async def test_it_may_be_left_in_another_task_than_it_was_entered_in(kind: SandboxKind) -> None:
     opening = open_sandbox(kind)
     sandbox = await asyncio.create_task(opening.__aenter__())
