@@ -255,6 +255,18 @@ def receiving(python: str, *, plain: bool = False) -> list[str]:
     return [python, *isolated, "-u", "-c", RECEIVER, "codeact_team.session.runner"]
 
 
+class PythonIdentity(NamedTuple):
+    """What tells the Python of a sandbox from others.
+
+    Attributes:
+        origin: Who has made it, such as an image. What it compiles is for sandboxes whose Python has the same origin.
+        state: Changes if it, or what it has of packages, may be another.
+    """
+
+    origin: str
+    state: str
+
+
 class NoPythonError(SandboxError):
     """A sandbox has no Python that can run a supervisor."""
 
@@ -427,8 +439,8 @@ class Sandbox(ABC):
         """The Python interpreter, as the sandbox sees it."""
 
     @abstractmethod
-    async def python_identity(self) -> str:
-        """A text that changes if the interpreter may be another one. Available before a start.
+    async def python_identity(self) -> PythonIdentity:
+        """Tell its interpreter from others. Available before a start.
 
         Raises a ``SandboxError`` if the sandbox has no interpreter.
         """

@@ -117,6 +117,7 @@ class Provision:
         self._writable = writable
         self._held = ExitStack()
         self._interpreter: PythonDescription | None = None
+        self._origin = ""
         self._asking = FairLock()
         self._checking: asyncio.Future[list[str]] | None = None
         self.layer: Layer | None = None
@@ -149,9 +150,9 @@ class Provision:
         if not self.is_provided:
             self._refuse_what_code_could_change()
             interpreter = await self.interpreter()
-            compiling = partial(self._compile, interpreter.cache_tag)
+            compiling, python = partial(self._compile, interpreter.cache_tag), interpreter.key(self._origin)
             while self.layer is None:
-                layer = await self._layers.provide(self._requested, interpreter, compiling, report)
+                layer = await self._layers.provide(self._requested, interpreter, python, compiling, report)
                 # somebody may just have removed it
                 with suppress(FileNotFoundError):
                     self._held.enter_context(layer.held())
@@ -160,7 +161,8 @@ class Provision:
 
     async def found(self) -> Layer | None:
         """The layer with the packages, if it exists already. Raises a ``SandboxError`` as :meth:`provide`."""
-        return self._layers.find(self._requested, await self.interpreter())
+        interpreter = await self.interpreter()
+        return self._layers.find(self._requested, interpreter.key(self._origin))
 
     async def interpreter(self) -> PythonDescription:
         """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
@@ -221,7 +223,9 @@ class Provision:
 
     async def _ask(self) -> PythonDescription:
         unstarted = self._make_sandbox(_NO_WORKSPACE)
-        identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
+        found = await unstarted.python_identity()
+        self._origin = found.origin
+        identity = hashlib.sha256("\0".join(found).encode()).hexdigest()
         if (known := self._layers.interpreter(identity)) is not None:
             return known
         async with processes_in_throw_away(self._make_sandbox) as processes:

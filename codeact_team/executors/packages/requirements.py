@@ -74,6 +74,10 @@ class PythonDescription(BaseModel):
         kind = "" if self.implementation == "cpython" else f" ({self.implementation})"
         return f"Python {self.version}{kind}"
 
+    def key(self, origin: str) -> str:
+        """What decides which packages fit a Python that comes from ``origin``, and who may use what it has compiled."""
+        return f"{self.version} {self.platform} {self.cache_tag} {origin}"
+
     @property
     def _is_musl(self) -> bool:
         return "musl" in self.soabi
@@ -341,9 +345,9 @@ class Requested:
         names = [_parsed(_HASH_OPTION.split(line)[0]).name for line in named]
         return frozenset(map(canonicalize_name, [*names, *(str(each.get("name")) for each in locked)]))
 
-    def digest(self, interpreter: PythonDescription) -> str:
-        """A digest of the requirements and the kind of Python. Reads the files. Raises a ``SettingError``."""
+    def digest(self, python: str) -> str:
+        """A digest of the requirements and the key of a Python. Reads the files. Raises a ``SettingError``."""
         lines = self.lines()
         locked = "" if self.lock is None else _read_lock(self.lock)
-        asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]
+        asked = [lines.requirements, lines.constraints, locked, python]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()

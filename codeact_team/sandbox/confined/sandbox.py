@@ -27,6 +27,7 @@ from codeact_team.sandbox.base import (
     Cause,
     Limits,
     Process,
+    PythonIdentity,
     Sandbox,
     ZygoteProgram,
     python_path,
@@ -360,10 +361,11 @@ class ConfinedSandbox(Sandbox):
             process.close_inner()
         return process
 
-    async def python_identity(self) -> str:
+    async def python_identity(self) -> PythonIdentity:
         # a package that is installed or removed changes the directory
         found = map(os.stat, (sys.executable, sysconfig.get_path("purelib")))
-        return f"{sys.executable} {[(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]}"
+        state = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
+        return PythonIdentity("this machine", f"{sys.executable} {state}")
 
     async def kill(self) -> None:
         process = self._process

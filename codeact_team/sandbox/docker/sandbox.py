@@ -22,6 +22,7 @@ from codeact_team.sandbox.base import (
     Limits,
     NoPythonError,
     Process,
+    PythonIdentity,
     Sandbox,
     Spawn,
     receiving,
@@ -60,7 +61,7 @@ _READY, _PLAIN, _UNGUARDED = "ready", "ready without Python", "ready without Pyt
 _NOT_RUNNING = "the container is not running: it was stopped, or has never been started"
 
 _starts = FairLock(STARTS_AT_ONCE)
-_without_python: set[str] = set()
+_without_python: set[PythonIdentity] = set()
 """The identities of Pythons that run no supervisor."""
 
 
@@ -219,7 +220,7 @@ class DockerSandbox(Sandbox):
             raise
         return ContainerProcess(stream, partial(container.ending, exec_id), hangup)
 
-    async def python_identity(self) -> str:
+    async def python_identity(self) -> PythonIdentity:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
         try:
             await ensure_image(client, self._config.image, self._config.pull)
@@ -228,7 +229,8 @@ class DockerSandbox(Sandbox):
             client.close()
         # with these, it may find another Python than the image's own, or other packages
         config = self._config
-        return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
+        origin = f"{image} {config.extra_volumes} {config.init_command}"
+        return PythonIdentity(origin, str(config.environment))
 
     async def kill(self) -> None:
         if self._process is not None and self._container is not None:
