@@ -187,8 +187,9 @@ class ResumeHint:
         )
         lines = [f"the run is parked until this is answered:\n{asked}"]
         if not all(question.is_lost for question in questions):
-            which = ("--question", "N") if questions[1:] else ()
-            lines.append(f"to answer: {command('answer', place, *which)} ANSWER")
+            several = bool(questions[1:])
+            one = "; --question N in place of --all answers one" if several else ""
+            lines.append(f"to answer: {command('answer', place, *['--all'] * several)} ANSWER{one}")
         return "\n".join([*lines, f"to go on: {resume}"])
 
 

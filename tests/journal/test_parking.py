@@ -265,7 +265,9 @@ def test_questions_that_are_open_together_are_answered_by_one_command(tmp_path: 
     )
     with ScriptedServer.in_thread(blocks) as server:
         case = Case(tmp_path, server, ASK_FOR_REFUNDS)
-        assert case.run("-q").returncode == PARKED
+        parked = case.run("-q")
+        assert parked.returncode == PARKED
+        assert "--all ANSWER; --question N in place of --all answers one" in parked.stderr
         assert "ANSWER, which is yes, no (a reason may follow) or always; --all" in case.answer().stderr
         assert "leave --question out" in case.answer("yes", "--all", "-n", "1").stderr
         assert case.answer("yes", "--all").stdout.count("is answered") == 2
