@@ -165,6 +165,7 @@ async def test_as_many_wheels_are_compiled_at_once_as_there_are_processors(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     make_wheel(index, "squares")
+    await provide().interpreter()  # a sandbox that is asked is alone
     kind, open_ones = waiting_sandbox(lambda: None)
     await made(provide, "shapes", "squares", kind=kind)
     assert (max(open_ones), open_ones[-1]) == (2, 0)
@@ -174,6 +175,7 @@ async def test_whoever_no_longer_waits_ends_what_compiles(
     provide: Provide, layers: Layers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    await provide().interpreter()
     kind, open_ones = waiting_sandbox(lambda: waiting.cancel())
     waiting = asyncio.ensure_future(made(provide, "shapes", kind=kind))
     with pytest.raises(asyncio.CancelledError):
