@@ -39,7 +39,8 @@ from codeact_team.journal.result import RunResult
 from codeact_team.standalone import settings as standalone_settings
 
 PROGRAM = """
-from codeact_team import AnyEvent, CodeActAgent, Dispatcher, SessionCodeExecutor, open_sandbox, open_team
+from codeact_team import AnyEvent, CodeActAgent, ConfinedSessionCodeExecutor, Dispatcher, ProcessResult
+from codeact_team import SessionCodeExecutor, open_sandbox, open_team
 
 open_sandbox("confined", timeout=3, data=["sales.csv"], readable=["/opt"])
 open_sandbox("docker", image="python:3-slim", network="bridge")
@@ -55,6 +56,9 @@ async def work() -> None:
     async with open_team("codeact", kind=CodeActAgent) as agent:
         executor: SessionCodeExecutor = agent.code_executor
         await executor.start()
+        if isinstance(executor, ConfinedSessionCodeExecutor):
+            result: ProcessResult = await executor.processes.run(["true"])
+            print(result.returncod)  # wrong
 
 
 def listen(event: AnyEvent) -> None:
