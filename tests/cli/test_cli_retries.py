@@ -36,7 +36,7 @@ def test_too_many_requests_are_waited_for_and_told(tmp_path: Path):
         assert server.unused == ()
     assert "Done." in shown.stdout
     assert shown.returncode == told.returncode == 0
-    note = "too many requests for the model's server (429): slow down; asked again in 0.0 s\n"
+    note = f"too many requests for the model's server at {server.base_url} (429): slow down; asked again in 0.0 s\n"
     assert shown.stderr.count(note) == 5
     put_off = [line for line in lines(told.stdout) if line["type"] == "model_call_put_off"]
     [call] = [line["span"] for line in lines(told.stdout) if line["type"] == "model_call_began"]
@@ -76,7 +76,10 @@ def test_the_wait_ends_with_the_time_of_the_run(tmp_path: Path):
         with on_a_terminal(*command, cwd=tmp_path, **keys(server)) as terminal:
             assert terminal.end() == 1
     assert "asked again in 360.0 s" in terminal.text
-    assert "asked again in 0:06:00: too many requests for the model's server" in terminal.raw
+    assert (
+        f"asked again in 0:06:00: too many requests for the model's server at {server.base_url}"
+        in terminal.raw
+    )
     assert "the time limit of 2 seconds is reached" in terminal.text.replace("\n", " ")
 
 

@@ -58,12 +58,19 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
             ),
             (
                 HttpError(429, "Rate limit reached"),
-                "too many requests for the model's server (429): Rate limit",
+                "too many requests for the model's server at {url} (429): Rate limit",
             ),
-            (HttpError(429, "You exceeded your current quota"), "the account's quota is used up (429): You"),
+            (
+                HttpError(429, "You exceeded your current quota"),
+                "the account's quota with the model's server at {url} is used up (429): You",
+            ),
             (
                 HttpError(400, "This model's maximum context length is 8192 tokens."),
-                "the conversation is longer than the model can read: This model's maximum context length is 8192",
+                "the conversation is longer than the model can read, says the model's server at {url}: This model's",
+            ),
+            (
+                HttpError(413, "Too big"),
+                "the request is larger than the model's server at {url} takes (413): Too big",
             ),
             (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
             (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
