@@ -295,9 +295,11 @@ def _began(
     before: Iterable[JobResult], directory: str, jobs: int, *, workers: int, broken: int
 ) -> BatchBegan:
     outcomes, correct = Counter[str](), Counter[bool | None]()
+    reviewed = 0
     for result in before:
-        outcomes[result.outcome.value] += 1
+        outcomes[str(result.outcome)] += 1
         correct[result.correct] += 1
+        reviewed += result.is_reviewed
     return BatchBegan(
         directory=directory,
         jobs=jobs,
@@ -305,6 +307,7 @@ def _began(
         workers=workers,
         broken=broken,
         outcomes=dict(outcomes),
+        reviewed=reviewed,
         right=correct[True],
         wrong=correct[False],
     )

@@ -27,11 +27,15 @@ def shortened(text: str) -> str:
 
 
 def summary(result: RunResult) -> str:
-    """What a run has come to and has used, in one line."""
-    parts = [counted(result.messages, "message"), *spent(result)]
+    """What a run has used and why it has ended, in one line."""
     # what a parked run waits for is printed last
     reasons = () if result.ending is RunEnding.PARKED else result.reasons
-    return " · ".join([*parts, f"{result.seconds:.1f} s", *reasons])
+    return " · ".join([totals(result), *reasons])
+
+
+def totals(result: RunResult) -> str:
+    """What a run has used, in one line."""
+    return " · ".join([counted(result.messages, "message"), *spent(result), f"{result.seconds:.1f} s"])
 
 
 def spent(used: RunResult | Costs) -> Iterator[str]:

@@ -285,8 +285,8 @@ def _print_run(screen: Screen, run: KeptRun) -> None:
         before = f"\n  {' · '.join(filter(None, [steps.strip(), tokens, *costs, seconds]))}\n  "
     screen.text(before, "dim", end="")
     screen.text(cut(task, min(room, _MAX_TASK)), end="")
-    if result is not None and result.ending is RunEnding.NOT_ACCEPTED and result.reasons:
-        why = " · ".join(result.reasons)
+    # what a parked run waits for is told by `answer`
+    if result is not None and result.ending is not RunEnding.PARKED and (why := result.problem) is not None:
         screen.text(f"\n  {cut(why, screen.width - 2)}" if screen.renders else f"  · {why}", "dim", end="")
     screen.text("")
 

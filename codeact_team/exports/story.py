@@ -76,7 +76,7 @@ class Ended:
 
     Attributes:
         answer: Its answer, unless an agent has just said the same.
-        problem: Why that does not count, or why there is none.
+        problem: How the work has ended, and why, if the answer does not count, or there is none.
     """
 
     answer: str | None
@@ -190,8 +190,7 @@ class Story(PromotedListener):
         is_said = isinstance(last, Said) and last.text == (result.answer or "").strip()
         problem = None
         if not result.ending.is_success:
-            reasons = (result.error, result.objection, result.stop_reason)
-            problem = ": ".join([result.ending.value, *filter(None, reasons)][:2])
+            problem = " · ".join(filter(None, [result.ending, result.problem]))
         self.items.append(Ended(None if is_said else result.answer, problem))
 
 

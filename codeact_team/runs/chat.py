@@ -7,10 +7,11 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from autogen_agentchat.base import Team
 from autogen_core import CancellationToken
@@ -24,7 +25,7 @@ from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.journal.recorded_run import RecordedRun
-from codeact_team.journal.result import Costs, RunFile, RunResult
+from codeact_team.journal.result import MAX_FILES, Costs, RunFile, RunResult, merged
 from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.journal.undoing import LastInput, last_input
 from codeact_team.models.clients import ModelChosen
@@ -98,6 +99,9 @@ class TeamChat(TeamRun):
     """Whether it is kept without an input, too."""
     _seconds: float = 0.0
     """Seconds that the team has worked."""
+    _messages: int = 0
+    _files: Mapping[str, RunFile] = MappingProxyType({})
+    """What the code has made and changed, by the path."""
     _inputs: int = 0
 
     @asynccontextmanager
@@ -123,14 +127,19 @@ class TeamChat(TeamRun):
         is_kept = self._inputs > 0 or self.recording.is_resumed or self._stays
         if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
-            used = {
-                "usage": of_all.usage,
-                "is_estimated": of_all.is_estimated,
-                "steps": of_all.steps,
-                "cost": of_all.cost,
-            }
             # for those who list runs: the person has seen the result of each task
-            recorder(replace(last, seconds=self._seconds, **used))
+            in_all = replace(
+                last,
+                seconds=self._seconds,
+                messages=self._messages,
+                usage=of_all.usage,
+                is_estimated=of_all.is_estimated,
+                steps=of_all.steps,
+                cost=of_all.cost,
+                tools=[*of_all.tools.values()],
+                files=[*self._files.values()][-MAX_FILES:],
+            )
+            recorder(in_all)
         elif recorder is not None and before is not None:
             # nothing has come of it since
             recorder(before)
@@ -222,6 +231,8 @@ class TeamChat(TeamRun):
         """
         self.last = await self.result_of(self.work_on(task, seconds, stays_open=True))
         self._seconds += self.last.seconds
+        self._messages += self.last.messages
+        self._files = merged(self._files, self.last.files)
         return self.last
 
     async def respond(self, text: str, seconds: float | None = None) -> ChatReply:

@@ -27,7 +27,7 @@ from codeact_team.files.atomic import Directory
 from codeact_team.files.opening import below, opened, parent_of
 from codeact_team.files.trees import DIRECTORY
 from codeact_team.journal.recorder import Files
-from codeact_team.journal.result import RunFile
+from codeact_team.journal.result import MAX_FILES, RunFile
 from codeact_team.runs.recording import Recording
 from codeact_team.text.visibility import readable
 
@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_ARTIFACTS = 200
 """Pictures that are kept as files, as long as a team is open."""
-_MAX_TOLD = 1000
-"""Files of a run that its result lists; more are copied."""
 _GRACE = 10.0
 """Seconds for the files of a run that was interrupted."""
 _ENDINGS = {
@@ -283,7 +281,7 @@ class RunFiles:
                 for file in new:
                     before = self._all[number].get(file.path, file)
                     self._all[number][file.path] = replace(file, change=before.change)
-                told = new[: _MAX_TOLD - len(found)]
+                told = new[: MAX_FILES - len(found)]
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)
                 top = place.path if place.lasts or stays else None
@@ -297,7 +295,7 @@ class RunFiles:
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
         if self._target is not None:
-            lacking = self._lacking[: _MAX_TOLD - len(found)]
+            lacking = self._lacking[: MAX_FILES - len(found)]
             more += len(self._lacking) - len(lacking)
             missing = [(None, _LACKING)] * len(lacking)
             found += await to_the_end(asyncio.to_thread(_told, lacking, missing, None))

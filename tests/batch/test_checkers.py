@@ -13,10 +13,11 @@ from support.openai_server import ScriptedServer, Text
 
 from codeact_team.batch import evaluation
 from codeact_team.batch.batch import Batch, run_batch
-from codeact_team.batch.results import Doing, TaskOutcome
+from codeact_team.batch.results import Doing
 from codeact_team.batch.settings import BatchSettings
 from codeact_team.core.effects import Event
 from codeact_team.errors import SettingError
+from codeact_team.journal.result import RunEnding
 
 
 def task(name: str, checker: str) -> dict[str, Any]:
@@ -142,7 +143,7 @@ async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer
             coder(server.base_url), [task("a", "assert answer == '2'")], out=tmp_path, workers=1
         )
         assert len(server.requests) == 1
-    assert (again.outcomes, again.wrong) == ({TaskOutcome.ANSWERED: 1}, 0)
+    assert (again.outcomes, again.wrong) == ({RunEnding.ANSWERED: 1}, 0)
 
 
 @pytest.mark.long

@@ -35,7 +35,7 @@ def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
     command = ["run", limited_talker(tmp_path, "It is 42."), "A task", "-o", "answer.txt"]
     result = codeact_team(*command, cwd=tmp_path)
     assert result.returncode == 1, result.stderr
-    assert result.stdout.endswith("\n── best answer so far, not accepted\nIt is 42.\n")
+    assert result.stdout.endswith("\n── best answer so far\nIt is 42.\n")
     assert "warning: answer.txt is not written: the run did not come to an answer\n" in result.stderr
     assert (tmp_path / "answer.txt").read_text() == "An older answer."
 

@@ -184,7 +184,7 @@ def test_a_terminal_shows_what_tasks_are_doing(tmp_path: Path) -> None:
             terminal.wait_for("✗ n3 · answered · wrong: expected 7, given 6")
             terminal.wait_for("n2  asks the model  call 1  0:00:0")
             terminal.wait_for("2/3")
-            terminal.wait_for("1 right · 1 wrong · 2 answered · 220 tokens")
+            terminal.wait_for("2 answered · 0 reviewed · 1 right · 1 wrong · 220 tokens")
             terminal.type("\x03")
             terminal.wait_for("2 answered · 0 reviewed · 1 not done")
             assert terminal.end() == 130

@@ -48,8 +48,10 @@ def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path
     assert (answer, cost.endswith(" in, 20 out)")) == ("Nine.", True), "the cost of both messages"
     assert asked(server, 1) == ["2 * 2?", "Four.", "3 * 3?"]
     (run,) = kept(tmp_path)
-    assert (run["state"], run["task"]) == ("answered", "2 * 2?")
+    assert (run["state"], run["task"], run["messages"]) == ("answered", "2 * 2?", 4)
     shown = codeact_team("show", "last", cwd=tmp_path).stdout
+    assert shown.count("Nine.") == 1
+    assert "\n── in all · 4 messages · 220 tokens (200 in, 20 out) · " in shown
     places = [shown.index(said) for said in ("2 * 2?", "Four.", "3 * 3?", "Nine.")]
     assert places == sorted(places)
     replayed = codeact_team("replay", "last", cwd=tmp_path, **variables)

@@ -93,7 +93,7 @@ def test_verdicts_that_cannot_be_read_end_a_team_and_the_answer_is_the_coder_s(t
         assert server.unused == ()
     assert ran.returncode == 1
     assert "· 2 verdicts of reflection in a row could not be read\n" in ran.stdout
-    assert ran.stdout.endswith("── best answer so far, not accepted\nIt is 42.\n")
+    assert ran.stdout.endswith("── best answer so far\nIt is 42.\n")
     assert (
         "a model with structured output may help: run it again with -s config.participants.2." in ran.stderr
     )

@@ -14,6 +14,7 @@ from itertools import chain
 import pytest
 from autogen_agentchat.messages import CodeGenerationEvent
 from autogen_core.code_executor import CodeBlock
+from autogen_core.models import RequestUsage
 from shown_runs import Shown, session
 from support.recorded import result
 from support.variations import mostly_long
@@ -25,6 +26,8 @@ from codeact_team.core.events import (
     BlockEnded,
     Code,
     MessageSent,
+    ModelCallBegan,
+    ModelCallEnded,
     OpenQuestion,
     ProcessBegan,
     ProcessEnded,
@@ -129,7 +132,45 @@ def test_the_last_answer_is_on_top_of_a_conversation():
     top, _, below = told.partition("<main>")
     assert "Second." in top
     assert "First." not in top
-    assert below.count("<h2>Task</h2>") == 2
+    assert re.findall("<h2>(Task.*)</h2>", below) == ["Task", "Task 2"]
+
+
+def test_the_files_of_all_tasks_are_listed_once_with_the_task_that_changed_them_last():
+    def task(number: int, *files: RunFile) -> list[Event]:
+        return [RunBegan(span=number, task=f"Number {number}."), result(files=files)]
+
+    a, b = (RunFile(name, 54, Change.MADE, f"/work/{name}") for name in "ab")
+    told = page([*task(1, a), *task(2, b), *task(3, replace(a, size=1_500, change=Change.CHANGED))])
+    listed = re.sub("<[^>]*>", " ", told.partition('<details class="files"')[2].partition("</details>")[0])
+    assert " ".join(listed.split()).endswith(
+        "2 files made /work/a 1.5 kB task 3 made /work/b 54 bytes task 2"
+    )
+    assert "task 1" not in page(task(1, a))
+
+
+@pytest.mark.parametrize(
+    ("cached", "tokens"),
+    [
+        ([True, True], "2 calls answered from the cache"),
+        ([False, True], "1,200 in, 80 out; 1 call answered from the cache"),
+        ([False], "1,200 in, 80 out"),
+        ([], "0 in, 0 out"),
+    ],
+)
+def test_tokens_of_answers_from_a_cache_are_not_spent(cached: list[bool], tokens: str):
+    usage = RequestUsage(1_200, 80)
+    calls = [
+        event
+        for span, is_cached in enumerate(cached)
+        for event in (
+            ModelCallBegan(span=span, agent="coder", model="m"),
+            ModelCallEnded(span=span, agent="coder", model="m", usage=usage, cached=is_cached),
+        )
+    ]
+    told = page([RunBegan(span=9, task="Look."), *calls, result()])
+    shown = re.search("<dt>Tokens</dt><dd>(.*?)</dd>", told, re.DOTALL)
+    assert shown is not None
+    assert shown[1].strip() == tokens
 
 
 def test_a_run_that_was_killed_says_what_has_no_end():

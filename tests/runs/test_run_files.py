@@ -229,7 +229,7 @@ async def test_the_files_of_each_sandbox_stay_together(tmp_path: Path) -> None:
 
 @pytest.mark.long
 async def test_more_files_are_copied_than_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_files, "_MAX_TOLD", 3)
+    monkeypatch.setattr(run_files, "MAX_FILES", 3)
     out = tmp_path / "out"
     code = "```python\nfor number in range(5): open(str(number), 'w')\n```"
     result = await run_one(tmp_path, [code, "Done."], out)
