@@ -22,7 +22,7 @@ from pathlib import PurePosixPath
 from typing import Self
 
 from codeact_team.files.opening import below, lock, opened_file, parent_of, parts_of
-from codeact_team.files.trees import DIRECTORY
+from codeact_team.files.trees import DIRECTORY, clone
 
 _MARK = "user.codeact-team.put"
 _CHUNK = 1 << 20
@@ -152,6 +152,14 @@ class NewFile:
     def write(self, data: bytes) -> None:
         """Append data. Long runs of zeros become holes."""
         _write_with_holes(self.descriptor, data)
+
+    def clone(self, source: int, size: int) -> bool:
+        """Take the first bytes of an open file without copying them, unless the file system cannot; returns whether it can."""
+        if not clone(source, self.descriptor):
+            return False
+        if os.fstat(self.descriptor).st_size > size:
+            os.ftruncate(self.descriptor, size)
+        return True
 
     def settle(self) -> None:
         """Give it its name; :class:`Taken` if something else has that."""

@@ -178,6 +178,10 @@ class WorkspaceFiles(ABC):
         Raises a ``SettingError`` if something else has one of the names, and a ``SandboxError`` if it cannot be copied.
         """
 
+    async def clones(self, one: Given) -> bool:
+        """Whether a copy of a file takes neither time nor room, until the code changes it."""
+        return False
+
     @abstractmethod
     async def remove(self, paths: Sequence[str]) -> None:
         """Remove files, as a snapshot names them. A missing one is ignored. Raises a ``SandboxError``."""
@@ -220,6 +224,9 @@ class HostFiles(WorkspaceFiles):
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
         if given:
             await _in_thread(lambda stop: self._put(given, stop, replace=replace))
+
+    async def clones(self, one: Given) -> bool:
+        return await to_the_end(asyncio.to_thread(self._clones, one))
 
     async def remove(self, paths: Sequence[str]) -> None:
         try:
@@ -300,6 +307,13 @@ class HostFiles(WorkspaceFiles):
                         f"data: {one.source} cannot be copied into the workspace: {error.strerror}"
                     ) from error
 
+    def _clones(self, one: Given) -> bool:
+        # what is wrong will be found when it is put there
+        with suppress(OSError), opened(self._directory) as top, one.open() as source:
+            with Directory(top).new_file(os.path.basename(one.path)) as new:
+                return new.clone(source.fileno(), one.size)
+        return False
+
     def _taken(self, one: Given) -> SettingError:
         place = os.path.join(self._name, one.path)
         return SettingError(
@@ -358,6 +372,8 @@ def _put(one: Given, directory: Directory, stop: threading.Event, *, replace: bo
 
 def _copy(source: int, new: NewFile, size: int, stop: threading.Event) -> None:
     """Copy as many bytes as the file had at first: one that grows meanwhile would have no end."""
+    if new.clone(source, size):
+        return
     while size and (data := os.read(source, min(size, _CHUNK))):
         _raise_if(stop)
         new.write(data)

@@ -132,7 +132,7 @@ class SandboxWorkspace(Workspace):
         if self._contents is not None:
             return
         given = [*await self._data.found(), *self._later]
-        self._report_copy(given, report)
+        await self._report_copy(files, given, report)
         # what the code has made of it before the run was interrupted is restored afterwards
         await files.put(given, replace=self.lasts and self.is_own)
         before = Snapshot() if files.is_empty and not given else await files.snapshot()
@@ -144,7 +144,7 @@ class SandboxWorkspace(Workspace):
         Raises as :meth:`begin`.
         """
         files = self._files
-        self._report_copy(given, report)
+        await self._report_copy(files, given, report)
         if not files.outlasts_sandbox:
             there = (await files.snapshot()).files
             if taken := next((one for one in given if one.path in there), None):
@@ -161,9 +161,13 @@ class SandboxWorkspace(Workspace):
         self._contents.before.files |= added
         self._contents.before_agents.files |= added
 
-    def _report_copy(self, given: Sequence[Given], report: Callable[[str], None]) -> None:
+    async def _report_copy(
+        self, files: WorkspaceFiles, given: Sequence[Given], report: Callable[[str], None]
+    ) -> None:
         """Report a copy that takes a while, and that it stays where it does."""
         if (size := sum(one.size for one in given)) <= LONG:
+            return
+        if await files.clones(max(given, key=lambda one: one.size)):
             return
         path, lasts, is_own = self._location()
         stays = f" {path}, where it stays{' as long as the run is kept' if is_own else ''}" if lasts else ""
