@@ -14,6 +14,7 @@ import typer
 
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.machine import remove_rest_of_packages
+from codeact_team.cli.options import Kept
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import JournalError
 from codeact_team.executors.packages.layers import Layers
@@ -43,14 +44,14 @@ class Leftover:
         remove: Removes it; returns what stays of it and why, for a person, or nothing. Blocks.
     """
 
-    kind: str
+    kind: Kept
     place: Path
     told: str
     remove: Callable[[], str]
 
 
 def clean_command(
-    screen: Screen, runs: Path, kinds: Collection[str], *, yes: bool, dry_run: bool, as_json: bool
+    screen: Screen, runs: Path, kinds: Collection[Kept], *, yes: bool, dry_run: bool, as_json: bool
 ) -> int:
     """Print what is kept, remove it if the person wants that, and return the exit code."""
     found = [
@@ -91,7 +92,10 @@ def _packages() -> Iterator[Leftover]:
         kept = layers.all()
         size = size_of(layers.size())
         yield Leftover(
-            "packages", layers.root, f"{counted(len(kept), 'set')}, {size}", partial(_remove_packages, layers)
+            Kept.PACKAGES,
+            layers.root,
+            f"{counted(len(kept), 'set')}, {size}",
+            partial(_remove_packages, layers),
         )
 
 
@@ -109,7 +113,7 @@ def _runs(directory: Path) -> Iterator[Leftover]:
     if kept := [KeptRun.read(run) for run in runs_in(directory)]:
         size = size_of(sum(run.size for run in kept))
         told = f"{counted(len(kept), 'run')} with workspaces, {size}"
-        yield Leftover("runs", directory, told, partial(_remove_runs, directory, kept))
+        yield Leftover(Kept.RUNS, directory, told, partial(_remove_runs, directory, kept))
 
 
 def _remove_runs(directory: Path, kept: list[KeptRun]) -> str:
@@ -127,7 +131,7 @@ def _key(runs: Path) -> Iterator[Leftover]:
     with suppress(JournalError):
         if key_file().parent.is_dir():
             told = "the key of your runs; without it, you are asked to confirm each run that you resume"
-            yield Leftover("key", key_file().parent, told, partial(_remove_key, runs))
+            yield Leftover(Kept.KEY, key_file().parent, told, partial(_remove_key, runs))
 
 
 def _remove_key(runs: Path) -> str:
@@ -151,7 +155,9 @@ def _completion() -> Iterator[Leftover]:
         home = Path.home()
         for path in map(home.joinpath, _COMPLETIONS):
             if path.is_file():
-                yield Leftover("completion", path, "completion of a shell", partial(_remove_completion, path))
+                yield Leftover(
+                    Kept.COMPLETION, path, "completion of a shell", partial(_remove_completion, path)
+                )
 
 
 def _remove_completion(path: Path) -> str:

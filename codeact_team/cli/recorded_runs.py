@@ -17,6 +17,7 @@ from codeact_team.cli.chat import chat_command
 from codeact_team.cli.conversation import listener_of
 from codeact_team.cli.json_lines import JsonLines, print_json
 from codeact_team.cli.notices import print_notices
+from codeact_team.cli.options import days_ago
 from codeact_team.cli.prompts import decode
 from codeact_team.cli.run import command, print_end, stoppable
 from codeact_team.cli.screen import Screen
@@ -37,7 +38,6 @@ from codeact_team.tools.approvals import AskedQuestion
 
 _DIFFERS = 1
 """The exit code of a replay."""
-_DAY = 24 * 60 * 60
 _STATE = 12
 """Characters of a state in a list."""
 _MIN_TASK = 20
@@ -209,12 +209,11 @@ class Selection:
                 raise SettingError(f"{self.beyond!r} is not a size: write it as 500MB or 2GB") from None
             # all of them take up space, also those that are not selected
             runs = beyond(runs, size)
-        now = time.time()
         for run in runs:
             if (
                 (not states or run.state in states)
                 and (self.task is None or self.task.casefold() in run.task.casefold())
-                and (self.older_than is None or now - run.changed > self.older_than * _DAY)
+                and (self.older_than is None or run.changed < days_ago(self.older_than))
             ):
                 yield run
 
