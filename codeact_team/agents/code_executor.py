@@ -80,12 +80,12 @@ class CodeExecutorAgentConfig(ExecutingConfig):  # noqa: D101 - editors show tha
         """Refuse settings that contradict each other, and warn of those without effect."""
         has_model = self.model_client is not None
         if self.max_retries_on_error > 0 and not has_model:
-            raise SettingError("max_retries_on_error > 0 needs a model_client, to rewrite the code")
+            raise SettingError("max_retries_on_error > 0 needs a model_client, which rewrites the code")
         if self.memory and not has_model:
             raise SettingError("memory needs a model_client, whose context it adds to")
         if self.code_from_messages and not has_model:
             raise SettingError(
-                "code_from_messages needs a model_client: without one, code always is from messages"
+                "code_from_messages needs a model_client: without one, code always comes from messages"
             )
         if self.sources is not None and has_model and not self.code_from_messages:
             # AutoGen's class accepts them silently

@@ -76,7 +76,7 @@ class BudgetTerminationConfig(BaseModel):  # noqa: D101 - editors show that of t
     @model_validator(mode="after")
     def _has_prices_to_count_with(self) -> BudgetTerminationConfig:
         if self.max_cost is not None and not self.prices:
-            raise ValueError("max_cost has to know what models cost: give `prices`")
+            raise ValueError("max_cost needs to know what models cost: give `prices`")
         return self
 
     @property
@@ -284,7 +284,7 @@ class Ledger:
             return
         if Item.COST in self._limits and effect.model not in self._config.prices:
             raise SettingError(
-                f"max_cost of BudgetTermination cannot be kept: there is no price for the model {effect.model!r}, so it was "
+                f"max_cost of BudgetTermination cannot be enforced: there is no price for the model {effect.model!r}, so it was "
                 "not asked; add it to `prices`, or leave out `max_cost`"
             )
 
@@ -409,7 +409,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         if self._ledger is None:
             if (dispatcher := current_dispatcher() or self._dispatcher) is None:
                 raise SettingError(
-                    "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside "
+                    "BudgetTermination counts the effects of a dispatcher, but there is none: run the team inside "
                     "`with Dispatcher():`, or load it from a config"
                 )
             self._ledger = Ledger(self._config, dispatcher, self)

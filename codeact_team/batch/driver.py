@@ -129,7 +129,7 @@ class Driver:
     def stop(self, number: Signals) -> bool:
         """Begin no more jobs, and stop the running ones in order. Returns that it does."""
         self.stop_reason, self.signal = "it was stopped", number
-        self._dispatcher.emit(BatchNoted(level="note", text="stopping: what runs is ended in order"))
+        self._dispatcher.emit(BatchNoted(level="note", text="stopping: running tasks are ended in order"))
         self._stop_workers()
         return True
 

@@ -51,7 +51,7 @@ def _installation(functions: Sequence[Function], module: str) -> Iterator[Setup]
         command = f"python3 -m pip install --user {shlex.join(packages)}"
         failure = (
             f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
-            "that reaches an index. "
+            "from which an index can be reached. "
         )
         yield Setup("sh", command, failure)
     source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"

@@ -305,9 +305,9 @@ def place_of(path: str | os.PathLike[str], *, replace: bool = True) -> Generator
         with suppress(FileNotFoundError):
             there = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
             if stat.S_ISLNK(there):
-                raise OSError(errno.ELOOP, "it is a link: name what it leads to")
+                raise OSError(errno.ELOOP, "it is a link: name its target")
             if not stat.S_ISREG(there):
-                raise OSError(errno.EINVAL, "it is no file")
+                raise OSError(errno.EINVAL, "it is not a file")
             if not replace:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         with directory.new_file(name):

@@ -46,16 +46,16 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
         reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
         is_cut = error.__cause__ is not None and _is_named(error.__cause__, "RemoteProtocolError")
         text = (
-            f"the connection to {asked_server(error)} broke off ({in_one_line(reason)}): try again; check the server, and "
-            "whatever proxy is in between, if that stays so"
+            f"the connection to {asked_server(error)} broke off ({in_one_line(reason)}): try again; if it happens again, "
+            "check the server, and any proxy in between"
             if is_cut
             else f"{asked_server(error)} cannot be reached ({in_one_line(reason)}): check that it runs, and `base_url` of the "
             "model client (or OPENAI_BASE_URL)"
         )
     elif str(error) == "No more mock responses available":
         text = (
-            "the recorded conversation has no further answers: it was recorded for another task, or the code went "
-            "another way this time; use a config with a model, such as `team`"
+            "the recorded conversation has no further answers: it was recorded for another task, or the code took "
+            "another course this time; use a config with a model, such as `team`"
         )
     else:
         text, guide = f"{in_one_line(_named(error))}; --log-level debug shows where it comes from", None

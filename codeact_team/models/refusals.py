@@ -41,7 +41,7 @@ class RefusalKind(Enum):
         "client"
     )
     TOO_LARGE = (
-        "the request is larger than {server} takes ({status}): {said}; give the agents a `model_context` that is limited, such "
+        "the request is larger than {server} accepts ({status}): {said}; give the agents a `model_context` that is limited, such "
         "as BufferedChatCompletionContext, or use another plan or model"
     )
     TOO_MANY = "too many requests for {server} ({status}): {said}; wait a little, or raise --retries"

@@ -184,7 +184,7 @@ class TeamChat(TeamRun):
             JournalError: If it is not kept, or cannot be written.
         """
         if (recorder := self.recording.recorder) is None:
-            raise JournalError("the chat is not kept, so nobody knows what was said: leave --no-record out")
+            raise JournalError("the chat is not kept, so what was said is not known: leave --no-record out")
         await recorder.written()
         return RecordedRun(recorder.directory)
 

@@ -164,7 +164,7 @@ def program_directory(record: str | os.PathLike[str]) -> RunDirectory:
         refuse_elsewhere(about := directory.about(), directory)
         if not about.is_of_program:
             raise JournalError(
-                f"the run {about.id} was begun by `codeact-team run`, and goes on by `codeact-team resume`: keep this one elsewhere"
+                f"the run {about.id} was begun by `codeact-team run`, and is resumed by `codeact-team resume`: record this one elsewhere"
             )
     return directory
 

@@ -152,7 +152,7 @@ def limit_sentence(cause: Cause, field: str, *, is_certain: bool = True) -> str:
 logger = logging.getLogger("codeact_team.sandbox")
 
 STOPPED = "the executor was stopped"
-UNCLEARED = "it could not be cleared of all that ran in it"
+UNCLEARED = "some programs in it could not be ended"
 """The reasons for which the owner of a sandbox had to end it."""
 
 KILL_TIMEOUT = 10.0
@@ -180,7 +180,7 @@ def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]
 @asynccontextmanager
 async def time_to_end() -> AsyncGenerator[None]:
     """Give killed programs time to end. Raises a ``TimeoutError`` after :data:`KILL_TIMEOUT`."""
-    slow = "programs in a sandbox were killed and have not ended after %g s, as on a very busy machine: waiting for %g s"
+    slow = "killed programs in a sandbox have not ended after %g s, perhaps as the machine is very busy: waiting for %g s"
     telling = asyncio.get_running_loop().call_later(
         _SLOW_AFTER, logger.warning, slow, _SLOW_AFTER, KILL_TIMEOUT
     )

@@ -67,8 +67,8 @@ async def test_an_answer_that_fits_is_json(session: Session, reply: str):
             ("{'region': 'East'}", """answer: "percent" is a required property"""),
             ("{'region': 7, 'percent': 1}", """answer['region']: it is not of type "string" (it is 7)"""),
             ("'East'", """answer: it is not of type "object" (it is "East")"""),
-            ("{'region': 'East', 'percent': float('nan')}", "is no JSON: Out of range float values"),
-            ("{'region': 'East', 'percent': {1}}", "is no JSON: set: JSON has dicts, lists, "),
+            ("{'region': 'East', 'percent': float('nan')}", "is not JSON: Out of range float values"),
+            ("{'region': 'East', 'percent': {1}}", "is not JSON: set: JSON has dicts, lists, "),
             ("{'region': 'x' * 200_000, 'percent': 1}", "100000 are possible"),
             ("eval('[' * 80 + ']' * 80)", "the answer is nested too deeply; 64 levels are possible"),
         ],
@@ -88,9 +88,9 @@ async def test_a_value_that_does_not_fit_is_told_and_the_model_goes_on(
     ("reply", "why"),
     mostly_long(
         [
-            (Text("It is East."), "The answer is not taken: The model's answer is no valid JSON"),
+            (Text("It is East."), "The answer is not taken: The model's answer is not valid JSON"),
             (Text('{"region": "East"}'), "is a required property"),
-            (Text("```ruby\nputs 1\n```"), "no valid JSON"),
+            (Text("```ruby\nputs 1\n```"), "not valid JSON"),
             (Truncated(EAST), "Your reply was cut off"),
             (Text(" "), "Your reply was empty"),
         ]

@@ -258,5 +258,5 @@ async def test_code_in_the_users_message_is_not_run(session: Session):
 @pytest.mark.filterwarnings("ignore:No text content")
 async def test_a_stream_that_is_none_is_an_error_and_no_silent_model(session: Session):
     async with ScriptedServer([Garbage()]) as server:
-        with pytest.raises(ModelError, match=r"no stream of a chat completion: check `base_url`"):
+        with pytest.raises(ModelError, match=r"not a streamed chat completion: check `base_url`"):
             await answer(agent_of(server, session, model_client_stream=True))

@@ -94,7 +94,7 @@ async def test_a_checker_that_is_no_python_is_told_before_a_model_is_asked(
             coder(server.base_url), tasks, out=tmp_path / "out", workers=1, listeners=[events.append]
         )
         assert len(server.requests) == 1
-        with pytest.raises(SettingError, match=r"judge\.py:\d+: this is no Python code"):
+        with pytest.raises(SettingError, match=r"judge\.py:\d+: this is not Python code"):
             await run_batch(
                 coder(server.base_url),
                 [{"text": "Go."}],

@@ -82,7 +82,7 @@ async def test_another_task_or_config_does_not_get_the_results_of_this_one(tmp_p
     async with ScriptedServer(at_once) as server:
         config = coder(server.base_url)
         await run_batch(config, numbers(1), out=tmp_path, workers=1)
-        with pytest.raises(SettingError, match="under the ids of these: 'n1'"):
+        with pytest.raises(SettingError, match="under these ids: 'n1'"):
             await run_batch(config, [{"id": "n1", "text": "Double 7 please."}], out=tmp_path, workers=1)
         with pytest.raises(SettingError, match="another config"):
             await run_batch(coder(server.base_url, max_steps=3), numbers(1), out=tmp_path, workers=1)

@@ -119,7 +119,7 @@ def test_each_file_of_a_pattern_is_the_data_of_a_task(tmp_path: Path) -> None:
 def test_a_pattern_without_files_says_how_those_of_a_directory_are_meant(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=rf"{tmp_path}/\*, in quotation marks"):
         read_tasks(EachFile(str(tmp_path), "Sum it."))
-    with pytest.raises(SettingError, match=r"no\.csv is the path of no file$"):
+    with pytest.raises(SettingError, match=r"no\.csv matches no file$"):
         read_tasks(EachFile(f"{tmp_path}/no.csv", "Sum it."))
 
 

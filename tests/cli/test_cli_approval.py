@@ -290,6 +290,6 @@ def test_nobody_is_asked_without_a_terminal_or_where_a_program_reads(tmp_path: P
         ) as process:
             stdout, stderr = process.communicate(b"y\n", timeout=60)
             assert stdout == b"done\n"
-            assert stderr.startswith(b"warning: nobody is there to ask for approval: run this on a terminal")
+            assert stderr.startswith(b"warning: nobody can be asked for approval: run this on a terminal")
         [record] = json.loads((tmp_path / "records.json").read_text())
     assert (record["decision"], record["by"]) == ("deny", "no one to ask")

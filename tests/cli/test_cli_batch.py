@@ -103,7 +103,7 @@ def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> Non
                 ["-s", "config.max_steps={stepz}"],
                 "the field 'stepz', which no task has; did you mean 'steps'?",
             ),
-            (["--checker", "checker.py"], "checker.py:2: this is no Python code: '(' was never closed"),
+            (["--checker", "checker.py"], "checker.py:2: this is not Python code: '(' was never closed"),
             (["--only", "n10"], "no task has the id 'n10'; did you mean 'n1'?"),
         ]:
             result = codeact_team(*arguments, *changed, cwd=tmp_path)
@@ -118,7 +118,7 @@ def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> Non
         # a checker needs a sandbox
         pytest.param(
             {"text": "Go.", "checker": "assert ("},
-            "its `checker` is no Python code, in line 1: '(' was never closed",
+            "its `checker` is not Python code, in line 1: '(' was never closed",
             marks=pytest.mark.long,
         ),
     ],

@@ -113,7 +113,7 @@ def test_init_writes_a_commented_starter_and_spares_what_is_there(tmp_path: Path
                 ["nowhere/team.yaml"],
                 "error: the config cannot be written to nowhere/team.yaml: No such file or directory\n",
             ),
-            ([".", "--force"], "error: the config cannot be written to .: it is no file\n"),
+            ([".", "--force"], "error: the config cannot be written to .: it is not a file\n"),
         ]
     ),
 )

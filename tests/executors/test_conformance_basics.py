@@ -101,7 +101,7 @@ async def test_no_statement_hides_in_a_comment_by_its_encoding(
         assert (result.exit_code, result.output) == (0, "")
     else:
         assert result.exit_code != 0
-        assert result.output.startswith("A comment says that the code is written in ")
+        assert result.output.startswith("A comment declares the encoding ")
     assert (await run(executor, "# coding: utf-8\nprint('ü')")).output == "ü\n"
 
 

@@ -27,7 +27,7 @@ LOST = "Variables, imports, functions and running processes are gone."
             ("import os; os.closerange(3, 4096)", "exit code"),
             (
                 "import os\nfor fd in range(3, 30):\n    try: os.write(fd, b'forged' * 9)\n    except OSError: pass\ninput()",
-                "no report of this block",
+                "not a report of this block",
             ),
         ],
         usual=2,
@@ -158,5 +158,5 @@ import time; time.sleep(1000)
 """
     result = await said(session, code)
     assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
-    assert "no report of this block" in result.output
+    assert "not a report of this block" in result.output
     assert await output(session, "print('next')") == "next\n"

@@ -226,7 +226,7 @@ async def test_links_in_the_workspace_are_not_followed(
     (work_dir / name).symlink_to(victim if name == "folder" else victim / "file")
     executor = kind.make(data=data, work_dir=work_dir)
     for fails in (executor.prepare, executor.start):
-        with pytest.raises(SettingError, match="which is not overwritten"):
+        with pytest.raises(SettingError, match="and is not overwritten"):
             await fails()
     assert os.listdir(victim) == []
 
@@ -288,8 +288,8 @@ async def test_what_has_changed_or_vanished_meanwhile_is_told_file_by_file(kind:
     assert {file.path: file.problem for file in saved if file.copy is None} == {
         "a": "No such file or directory",
         "b": "Too many levels of symbolic links",
-        "c": "it became shorter meanwhile",
-        "f": "it has 3,145,728 bytes, and there is no room for them",
+        "c": "it became shorter while it was read",
+        "f": "it has 3,145,728 bytes, and there is no room for it",
     }
     assert sorted(os.listdir(out)) == ["d", "e"]
 
@@ -320,5 +320,5 @@ async def test_a_container_that_does_nothing_keeps_nobody_waiting(monkeypatch: p
     async with KINDS["docker"].make(workspace="container") as executor:
         await run(executor, "open('a', 'w')")
         monkeypatch.setattr(container_files, "_LIST", "sleep 600")
-        with pytest.raises(SandboxError, match="does nothing for"):
+        with pytest.raises(SandboxError, match="has done nothing for"):
             await executor.workspace.changed()

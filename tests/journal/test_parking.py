@@ -135,8 +135,8 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         for wrong in ("maybe", "yes please"):
             said = case.answer(wrong)
             assert said.returncode == 2
-            assert f"'{wrong}' is no answer to question {question['n']}" in said.stderr
-        assert "the run has no open question 1, but" in case.answer("yes", "-n", "1").stderr
+            assert f"'{wrong}' is not an answer to question {question['n']}" in said.stderr
+        assert "the run has no open question 1; open are:" in case.answer("yes", "-n", "1").stderr
         assert case.answer("yes").returncode == 0
         assert "all questions of the run are answered: resume it" in case.answer("no").stderr
         assert case.state() == "ready"
@@ -167,7 +167,7 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
     ]
     assert log.read_text() == "one\ntwo\n"
     assert (case.folder / "work" / "notes.txt").read_text() == "mine, too\n"
-    assert "waits for no answer, as it is answered" in case.answer("yes").stderr
+    assert "is not waiting for an answer: it is answered" in case.answer("yes").stderr
 
 
 @pytest.mark.long
@@ -186,7 +186,8 @@ def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_c
         assert '"A"' in first["text"]
         assert '"B"' in second["text"]
         assert (
-            f"which of the open questions is meant: {first['n']}, {second['n']}" in case.answer("yes").stderr
+            f"choose one of the open questions by --question: {first['n']}, {second['n']}"
+            in case.answer("yes").stderr
         )
         assert case.answer("-n", str(second["n"])).stdout.count("wants to call") == 1
         said = case.answer("no", "not", "today", "--question", str(first["n"]), "--json")
@@ -408,7 +409,7 @@ async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Pat
             process.communicate(timeout=60)
             assert process.wait(60) == STOPPED
         assert case.state() == "stopped"
-        assert "waits for no answer, as it is stopped" in case.answer("yes").stderr
+        assert "is not waiting for an answer: it is stopped" in case.answer("yes").stderr
 
 
 @pytest.mark.long

@@ -179,7 +179,10 @@ def test_a_run_of_which_a_part_acts_past_the_journal_says_so_and_is_not_gone_on_
         assert "this run cannot be resumed, as these bypass its journal: TimeoutTermination" in stderr
         code, _, stderr = resume(tmp_path, server)
     assert code == 2
-    assert "error: the run cannot go on: TimeoutTermination act past its journal" in stderr
+    assert (
+        "error: the run cannot go on: these bypass its journal, so nobody knows what they have done: TimeoutTermination"
+        in stderr
+    )
 
 
 @pytest.mark.long

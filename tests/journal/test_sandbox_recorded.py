@@ -186,7 +186,7 @@ async def test_code_that_was_stopped_is_not_run_again_and_the_loss_is_told(tmp_p
 
 async def test_a_program_that_does_something_else_is_told_before_it_does_it(tmp_path: Path) -> None:
     await recorded(tmp_path / "it", "x = 1")
-    with pytest.raises(JournalError, match="does something else than before"):
+    with pytest.raises(JournalError, match="acts differently from before"):
         await recorded(tmp_path / "it", "x = 2")
 
 
@@ -206,7 +206,7 @@ class Private(HostTools):
 
 
 async def test_calls_past_the_journal_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="the calls of a Private act past the journal"):
+    with pytest.raises(SettingError, match="calls of a Private bypass the journal"):
         await recorded(tmp_path / "it", "1", tools=Private())
 
 

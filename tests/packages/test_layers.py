@@ -190,7 +190,7 @@ async def test_credentials_of_an_index_are_told_nowhere(
     "requirement", ["-e .", "--index-url=http://elsewhere", "shapes ==", "shapes\ncolours"]
 )
 def test_a_requirement_that_is_none_is_refused(requirement: str) -> None:
-    with pytest.raises(SettingError, match="is no requirement"):
+    with pytest.raises(SettingError, match="is not a requirement"):
         Requested([requirement])
 
 

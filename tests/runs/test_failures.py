@@ -70,7 +70,7 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
             ),
             (
                 HttpError(413, "Too big"),
-                "the request is larger than the model's server at {url} takes (413): Too big",
+                "the request is larger than the model's server at {url} accepts (413): Too big",
             ),
             (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
             (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
@@ -79,15 +79,15 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
             (Cut("Hel"), "the connection to the model's server at {url} broke off (peer closed connection"),
             (
                 Garbage(),
-                "the model's server at {url} answered with something that is no chat completion: check `base_url`",
+                "the model's server at {url} answered with something that is not a chat completion: check `base_url`",
             ),
             (
                 Garbage(b'{"model": "scripted-model"}', "application/json"),
-                "is no chat completion: check `base_url`",
+                "is not a chat completion: check `base_url`",
             ),
-            (Garbage(b"[]", "application/json"), "is no chat completion: check `base_url`"),
-            (Garbage(b"{not json", "application/json"), "is no chat completion: check `base_url`"),
-            (Garbage(b"", "application/json"), "is no chat completion: check `base_url`"),
+            (Garbage(b"[]", "application/json"), "is not a chat completion: check `base_url`"),
+            (Garbage(b"{not json", "application/json"), "is not a chat completion: check `base_url`"),
+            (Garbage(b"", "application/json"), "is not a chat completion: check `base_url`"),
         ],
         usual=4,
     ),
@@ -114,7 +114,7 @@ async def test_an_agent_of_autogen_s_own_that_streams_a_page_of_html_is_told_wha
     async with ScriptedServer([Garbage()]) as server:
         text = explain(await failure_of(server.client(), stream=True))
     assert text.startswith(
-        f"the model's server at {server.base_url} answered with something that is no stream of a chat completion"
+        f"the model's server at {server.base_url} answered with something that is not a streamed chat completion"
     )
 
 

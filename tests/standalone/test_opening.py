@@ -27,7 +27,7 @@ def test_importing_it_imports_nothing_of_autogen() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "kind_of_error", "problem"),
     [
-        ("podman", {}, SettingError, "kind is 'podman': it is 'docker' or 'confined'"),
+        ("podman", {}, SettingError, "kind is 'podman': it must be 'docker' or 'confined'"),
         ("confined", {"timeout": 0}, SettingError, "timeout: Timeout must be greater than or equal to 1."),
         ("docker", {"pids": 0}, SettingError, "pids is 0: it must be 8 or more"),
         ("docker", {"packages": "pandas"}, SettingError, "packages: Input should be a valid list"),

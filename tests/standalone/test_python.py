@@ -99,8 +99,8 @@ async def test_an_object_may_make_the_calls_itself(sandbox: AsyncSandbox) -> Non
     ("tools", "problem"),
     [
         pytest.param(price, "tools: a list or a mapping is expected, not function", marks=pytest.mark.long),
-        pytest.param([print], "tools: <built-in function print> is no function", marks=pytest.mark.long),
-        ({"cost": FunctionTool(price, description="")}, "tools: 'cost' is given for a tool that is called 'price'"),
+        pytest.param([print], "tools: <built-in function print> is not a function", marks=pytest.mark.long),
+        ({"cost": FunctionTool(price, description="")}, "tools: the name 'cost' is given for a tool named 'price'"),
         pytest.param([price, price], "tools: there are two tools 'price'", marks=pytest.mark.long),
     ],
 )  # fmt: skip

@@ -155,7 +155,7 @@ class Layers:
         except (FileNotFoundError, ValueError):
             return ["its manifest"]
         except OSError as error:
-            return [f"what cannot be read: {error}"]
+            return [f"unreadable files: {error}"]
 
     def remove(self, layer: Layer) -> bool:
         """Remove a layer unless a sandbox uses it. Returns whether it is gone. Blocks."""

@@ -84,7 +84,7 @@ class _Answers:
         """Raise a ``SandboxError`` if a module is left."""
         if self._left:
             said = bytes(self._data[-300:]).decode(errors="replace").strip()
-            raise SandboxError(f"the sandbox's Python does not compile the packages, but says: {said!r}")
+            raise SandboxError(f"the sandbox's Python does not compile the packages; it says: {said!r}")
 
 
 logger = logging.getLogger(__name__)
@@ -180,8 +180,8 @@ class Provision:
             path = directory.resolve()
             if root.is_relative_to(path) or path.is_relative_to(root):
                 raise SandboxError(
-                    f"code could change the packages that all sandboxes share: they are kept in {root}, and it can write "
-                    f"to {path}. Give it another directory, or set XDG_CACHE_HOME to another one"
+                    f"code could change the packages that all sandboxes share: they are kept in {root}, and the code can "
+                    f"write to {path}. Give the code another directory, or set XDG_CACHE_HOME to another one"
                 )
 
     def begin_check(self) -> None:
@@ -207,7 +207,9 @@ class Provision:
         """Remove a layer that was changed; the next :meth:`provide` makes it anew."""
         assert self.layer is not None, "it has been looked at"
         layer = self.layer
-        logger.warning("the packages in %s were changed since they were made: they are made anew", layer.path)
+        logger.warning(
+            "the packages in %s were changed since they were made: they are made again", layer.path
+        )
         await self.release()
         await asyncio.to_thread(self._layers.remove, layer)
 
@@ -260,5 +262,5 @@ async def interpreter_in(processes: ProcessServer) -> PythonDescription:
     try:
         result = await processes.run(request)
     except OSError as error:
-        raise SandboxError(f"the sandbox's Python does not say what it is: {error}") from error
+        raise SandboxError(f"the sandbox's Python does not describe itself: {error}") from error
     return read_description(result.stdout)

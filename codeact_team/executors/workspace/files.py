@@ -94,7 +94,7 @@ def is_ours(name: str) -> bool:
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
     """List the files made or changed between two snapshots, and the files of ``earlier`` changes that still exist."""
     if not before.is_whole:
-        remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
+        remark = f"the workspace had more than {MAX_SEEN:,} files before, so new files cannot be told apart"
         return Changes(remark=remark)
     changed = [
         ChangedFile(
@@ -107,13 +107,13 @@ def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = Map
     ]
     remarks: list[str] = []
     if (left_out := len(changed) - _MAX_CHANGES) > 0:
-        remarks.append(f"{left_out:,} more files were made or changed, and are left out")
+        remarks.append(f"{left_out:,} more files were made or changed, and are not listed")
     if (others := now.others - before.others) > 0:
         remarks.append(f"links and the like are not listed: {others:,}")
     if not now.is_whole:
-        remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were looked at")
+        remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were checked")
     if (unseen := now.unseen - before.unseen) > 0:
-        remarks.append(f"directories that cannot be read, or are too deep, were not looked into: {unseen:,}")
+        remarks.append(f"directories that cannot be read, or are too deep, were not checked: {unseen:,}")
     return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
 
 
@@ -317,8 +317,8 @@ class HostFiles(WorkspaceFiles):
     def _taken(self, one: Given) -> SettingError:
         place = os.path.join(self._name, one.path)
         return SettingError(
-            f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
-            f"name, which is not overwritten, as you or the code may need it: remove it (rm {shlex.quote(place)}), or rename one "
+            f"data: {one.source} would be {one.path} in the workspace {self._name}, where another file has that name, "
+            f"and is not overwritten, as you or the code may need it: remove it (rm {shlex.quote(place)}), or rename one "
             "of them; without a work_dir, each run has a workspace of its own"
         )
 
