@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from codeact_team.batch.results import LineBroken as LineBroken
     from codeact_team.batch.results import TaskBegan as TaskBegan
     from codeact_team.batch.results import TaskEnded as TaskEnded
-    from codeact_team.batch.results import TaskOutcome as TaskOutcome
     from codeact_team.batch.results import TaskProgressed as TaskProgressed
     from codeact_team.batch.results import TaskRetried as TaskRetried
     from codeact_team.batch.throttle import BatchLimits as BatchLimits
@@ -143,6 +142,7 @@ if TYPE_CHECKING:
         DockerSessionCodeExecutorConfig as DockerSessionCodeExecutorConfig,
     )
     from codeact_team.executors.pool import SandboxPool as SandboxPool
+    from codeact_team.journal.result import RunEnding as RunEnding
     from codeact_team.journal.result import RunResult as RunResult
     from codeact_team.models.verdicts import RetryDecision as RetryDecision
     from codeact_team.models.verdicts import Verdict as Verdict
@@ -164,7 +164,10 @@ if TYPE_CHECKING:
     from codeact_team.tools.autogen_parts import wrap as wrap
 
 _HOME = {
-    "codeact_team.journal.result": ("RunResult",),
+    "codeact_team.journal.result": (
+        "RunEnding",
+        "RunResult",
+    ),
     "codeact_team.core.process_events": (
         "ProcessBegan",
         "ProcessEnded",
@@ -260,7 +263,6 @@ _HOME = {
         "LineBroken",
         "TaskBegan",
         "TaskEnded",
-        "TaskOutcome",
         "TaskProgressed",
         "TaskRetried",
     ),

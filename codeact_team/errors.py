@@ -33,7 +33,7 @@ class CodeActTeamError(Exception):
 
 
 class SettingError(CodeActTeamError, ValueError):
-    """An argument that cannot work, or that has no form in a config."""
+    """An argument that cannot work, or that cannot be written to a config."""
 
 
 class ConfigError(CodeActTeamError):
@@ -90,8 +90,8 @@ class AnswerCutOffError(ModelError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}: a server that serves one request at a time does so where others wait; a batch then needs --concurrency "
-            "1. Try again; check the server, and whatever proxy is in between, if that stays so"
+            f"{what}: a server that serves one request at a time does this while other requests wait; then run a batch with "
+            "--concurrency 1. Try again; if it happens again, check the server, and any proxy in between"
         )
 
 

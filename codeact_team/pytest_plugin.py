@@ -30,8 +30,6 @@ def replay_run() -> Callable[..., None]:
         except CodeActTeamError as error:
             pytest.fail(str(error), pytrace=False)
         if found.difference is not None:
-            pytest.fail(
-                f"{run} does not come to the same as when it was recorded:\n{found.difference}", pytrace=False
-            )
+            pytest.fail(f"{run} did not give the recorded result: \n{found.difference}", pytrace=False)
 
     return replay

@@ -1,5 +1,6 @@
 """How Sphinx builds these pages: ``sphinx-build -W docs build/docs``."""
 
+import inspect
 import re
 import sys
 from enum import Enum
@@ -73,6 +74,13 @@ def _whole_first_line(
         lines[:0] = ["..", ""]
 
 
+def _said_once(_app: Sphinx, what: str, _name: str, part: Any, _options: object, lines: list[str]) -> None:
+    """Leave out what a class is where its constructor repeats it, for editors."""
+    of_class = inspect.cleandoc(part.__doc__ or "").splitlines()
+    if what == "class" and lines[:1] == of_class[:1] and lines[2:3] != of_class[2:3]:
+        del lines[0]
+
+
 def _fields(_app: Sphinx, what: str, name: str, part: Any, _options: object, lines: list[str]) -> None:
     """List the fields of a Pydantic model, as of a dataclass. Those of a config are parameters of its component."""
     if what == "class" and issubclass(part, BaseModel) and not name.endswith("Config"):
@@ -92,4 +100,5 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", _write_for_models)
     app.connect("autodoc-process-signature", _short_signature)
     app.connect("autodoc-process-docstring", _whole_first_line, priority=1)
+    app.connect("autodoc-process-docstring", _said_once, priority=1)
     app.connect("autodoc-process-docstring", _fields)

@@ -26,7 +26,7 @@ async def analyse(sandbox: str) -> tuple[str, bytes]:
     executor_class = ConfinedSessionCodeExecutor if sandbox == "confined" else DockerSessionCodeExecutor
     async with Scope():
         executor = executor_class(packages=["pandas", "matplotlib"], data=[SALES])
-        # what cannot be had is told before the model costs anything
+        # missing packages are reported before the model costs anything
         await executor.prepare()
         agent = CodeActAgent("analyst", model, executor)
         result = await agent.run(task=TASK)

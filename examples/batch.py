@@ -2,7 +2,7 @@
 
     python examples/batch.py result
 
-Run it again, also after Ctrl-C or a crash: it goes on with what is not done. Needs OPENAI_API_KEY. The same on the
+Run it again, also after Ctrl-C or a crash: it goes on with the tasks that are not done. Needs OPENAI_API_KEY. The same on the
 command line: codeact-team batch codeact-confined examples/tasks.jsonl --out result
 """
 

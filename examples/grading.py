@@ -1,4 +1,4 @@
-"""Marks programs of strangers: each runs in a copy of one sandbox, with files and time of its own.
+"""Grades programs of strangers: each runs in a copy of one sandbox, with files and time of its own.
 
     python examples/grading.py [docker]
 

@@ -40,7 +40,7 @@ def answer(kind: Literal["docker", "confined"]) -> object:
             tools=[revenue],
             model=OpenAIModel(os.environ.get("OPENAI_MODEL", "gpt-4.1")),
             executor=CodeactPythonExecutor(sandbox),
-            # the sandbox, and not a list of modules, keeps the code apart
+            # the sandbox isolates the code, not a list of modules
             additional_authorized_imports=["*"],
             verbosity_level=LogLevel.ERROR,
         )

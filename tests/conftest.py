@@ -62,6 +62,12 @@ settings.register_profile("thorough", settings.get_profile("usual"), max_example
 settings.load_profile("usual")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-docstrings", action="store_true", help="write what settings mean into the source"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if "benchmark" not in config.option.markexpr:
         # one for all workers, and not the user's

@@ -79,9 +79,9 @@ MESSAGE = (
 )
 async def test_a_server_that_answers_something_else_is_told_in_one_sentence(reply: Garbage) -> None:
     async with ScriptedServer([reply, reply]) as server:
-        with pytest.raises(ModelError, match="is no chat completion: check `base_url`"):
+        with pytest.raises(ModelError, match="is not a chat completion: check `base_url`"):
             await finish(server.client(), stream=False)
-        with pytest.raises(ModelError, match="is no chat completion: check `base_url`"):
+        with pytest.raises(ModelError, match="is not a chat completion: check `base_url`"):
             await decide_retry(server.client(), ASKED)
 
 
@@ -126,7 +126,7 @@ async def test_a_server_that_never_gives_a_reason_is_believed() -> None:
 async def test_a_stream_of_nothing_is_no_matter_of_the_address() -> None:
     # as pings alone, by which llama-cpp-python answers what is longer than its context
     async with ScriptedServer([stream(ends=": ping\n\n: ping\n\n")]) as server:
-        with pytest.raises(ModelError, match="has answered nothing") as caught:
+        with pytest.raises(ModelError, match="has sent an empty answer") as caught:
             await answer(wrap_client(server.client()))
     assert is_transient(caught.value)
 

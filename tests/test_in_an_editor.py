@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from pydantic import BaseModel
+from support.docstrings import with_arguments, with_fields
+from support.language_server import LanguageServer
 
 import codeact_team
 from codeact_team import (
     AnyEvent,
+    BudgetTermination,
     CodeActAgent,
+    CodeExecutorAgent,
     ConfigError,
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
     ConfinedSessionCodeExecutorConfig,
+    DockerCommandLineCodeExecutor,
+    DockerSessionCodeExecutor,
     DockerSessionCodeExecutorConfig,
     Event,
+    ReflectionAgent,
+    ReflectionTermination,
     open_team,
 )
 from codeact_team.batch import results as batch_results
+from codeact_team.core.settings import field_docs
 from codeact_team.journal.result import RunResult
-from codeact_team.standalone.settings import CommonSettings, ConfinedSettings, DockerSettings
+from codeact_team.standalone import settings as standalone_settings
 
 PROGRAM = """
-from codeact_team import AnyEvent, CodeActAgent, Dispatcher, SessionCodeExecutor, open_sandbox, open_team
+from codeact_team import AnyEvent, CodeActAgent, ConfinedSessionCodeExecutor, Dispatcher, ProcessResult
+from codeact_team import SessionCodeExecutor, open_sandbox, open_team
 
 open_sandbox("confined", timeout=3, data=["sales.csv"], readable=["/opt"])
 open_sandbox("docker", image="python:3-slim", network="bridge")
@@ -44,6 +56,9 @@ async def work() -> None:
     async with open_team("codeact", kind=CodeActAgent) as agent:
         executor: SessionCodeExecutor = agent.code_executor
         await executor.start()
+        if isinstance(executor, ConfinedSessionCodeExecutor):
+            result: ProcessResult = await executor.processes.run(["true"])
+            print(result.returncod)  # wrong
 
 
 def listen(event: AnyEvent) -> None:
@@ -76,20 +91,108 @@ def test_a_type_checker_finds_what_is_wrong_and_nothing_else(tmp_path: Path) -> 
     assert found == wrong, ran.stdout.decode()
 
 
+SHOWN = """
+from autogen_core.models import ChatCompletionClient
+from codeact_team import CodeActAgent, ConfinedSessionCodeExecutor, open_sandbox
+
+open_sandbox("docker", tmpfs_mib=64)
+
+
+def make(client: ChatCompletionClient) -> CodeActAgent:
+    return CodeActAgent("agent", client, ConfinedSessionCodeExecutor(timeout=3))
+"""
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("settings", "config"),
+    ("place", "word", "told"),
     [
-        (ConfinedSettings, ConfinedSessionCodeExecutorConfig),
-        (DockerSettings, DockerSessionCodeExecutorConfig),
+        (
+            "return",
+            "CodeActAgent",
+            ["An agent that solves a task", "max_steps: The most replies of the model"],
+        ),
+        (
+            "client,",
+            "ConfinedSessionCodeExecutor",
+            ["Runs Python blocks", "timeout: Seconds that one code block"],
+        ),
+        ("docker", "tmpfs_mib", ["Size of the private temporary directory and /tmp together"]),
     ],
 )
-def test_the_settings_of_a_sandbox_are_those_of_its_executor(settings: type, config: type[BaseModel]) -> None:
-    assert get_type_hints(settings) == {name: field.annotation for name, field in config.model_fields.items()}
+def test_over_a_word_an_editor_shows_what_it_means(
+    place: str, word: str, told: list[str], tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SHOWN)
+    with LanguageServer(tmp_path) as server:
+        server.open(program)
+        shown = server.hover(program, word, after=place)
+    for text in told:
+        assert text in shown.replace("\\", "").replace("`", ""), shown
 
 
-def test_the_settings_of_every_sandbox_are_those_that_both_kinds_have() -> None:
-    both = get_type_hints(ConfinedSettings).keys() & get_type_hints(DockerSettings).keys()
-    assert get_type_hints(CommonSettings).keys() == both
+def written(module: str, make: Callable[[str], str], config: pytest.Config) -> tuple[str, str]:
+    """The source of a module, and as ``make`` would have it; with the option `--write-docstrings` as it then is."""
+    path = Path(sys.modules[module].__file__ or "")
+    made = make(path.read_text())
+    if config.getoption("--write-docstrings"):
+        path.write_text(made)
+    return path.read_text(), made
+
+
+COMPONENTS = [
+    BudgetTermination,
+    CodeActAgent,
+    CodeExecutorAgent,
+    ConfinedCommandLineCodeExecutor,
+    ConfinedSessionCodeExecutor,
+    DockerCommandLineCodeExecutor,
+    DockerSessionCodeExecutor,
+    ReflectionAgent,
+    ReflectionTermination,
+]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_constructor_of_a_component_explains_each_setting(
+    component: type, pytestconfig: pytest.Config
+) -> None:
+    (settings,) = [
+        hint for hint in get_type_hints(inspect.unwrap(component.__init__)).values() if hint is not type(None)
+    ]
+    docs = field_docs(settings)
+    ordered = {name: docs[name] for name in inspect.signature(component).parameters}
+    source, made = written(
+        component.__module__, lambda text: with_arguments(text, component.__name__, ordered), pytestconfig
+    )
+    assert source == made
+
+
+def test_the_settings_of_a_sandbox_are_those_of_its_executor(pytestconfig: pytest.Config) -> None:
+    confined, docker = (
+        {name: (field.annotation, docs[name]) for name, field in config.model_fields.items()}
+        for config in (ConfinedSessionCodeExecutorConfig, DockerSessionCodeExecutorConfig)
+        for docs in [field_docs(config)]
+    )
+    common = {
+        name: (kind, _of_both(text, docker[name][1]))
+        for name, (kind, text) in confined.items()
+        if name in docker
+    }
+
+    def make(source: str) -> str:
+        for name, fields in (("Common", common), ("Confined", confined), ("Docker", docker)):
+            own = {each: fields[each] for each in fields if fields is common or each not in common}
+            source = with_fields(source, f"{name}Settings", own)
+        return source
+
+    source, made = written(standalone_settings.__name__, make, pytestconfig)
+    assert source == made
+
+
+def _of_both(confined: str, docker: str) -> str:
+    return confined if confined == docker else f"{confined} In a container: {docker[:1].lower()}{docker[1:]}"
 
 
 def kinds_of_events() -> Mapping[str, type[Event]]:

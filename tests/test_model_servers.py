@@ -75,7 +75,7 @@ async def worked(server: ScriptedServer, model: str, *, stream: bool) -> tuple[T
 # AutoGen's log of a parsed answer, and its check of the model's name
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings", "ignore:Resolved model mismatch")
 @pytest.mark.parametrize("stream", mostly_long([True, False]))
-@pytest.mark.parametrize("kind", SERVERS, ids=NAMES)
+@pytest.mark.parametrize("kind", mostly_long(SERVERS, usual=2), ids=NAMES)
 async def test_a_team_works_to_its_end_with_a_server(kind: type[ModelServer], stream: bool) -> None:
     async with ScriptedServer(WORK, kind()) as server:
         result, events = await worked(server, kind.model, stream=stream)

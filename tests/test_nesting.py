@@ -39,7 +39,7 @@ def test_a_line_of_a_task_file_that_is_too_deep_is_told(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(f'{{"text": "a", "expected": {nested(2_000)}}}\n{{"text": "b"}}\n')
     tasks, broken = read_tasks(tmp_path / "tasks.jsonl")
     assert [task.text for task in tasks] == ["b"]
-    assert [line.problem for line in broken] == ["it is no JSON: it is nested too deeply"]
+    assert [line.problem for line in broken] == ["it is not JSON: it is nested too deeply"]
 
 
 @pytest.mark.parametrize("value", [None, 1, "[[[", [], {}, {"a": [1, {"b": ()}]}], ids=repr)

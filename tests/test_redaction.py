@@ -160,6 +160,7 @@ def test_a_value_that_is_found_again_and_again_costs_linear_time() -> None:
     assert growth(lambda size: "ab" * size, redactor.redact, 1 << 16) < LINEAR
 
 
+@pytest.mark.long
 async def test_the_loop_goes_on_while_a_large_file_is_searched_in_a_thread() -> None:
     redactor, data = Redactor({"KEY": "a" * 99 + "b"}, "n0nce"), b"a" * (60 << 20)
     assert await longest_turn(asyncio.to_thread(redactor.found_in, data)) < SHORT

@@ -307,6 +307,7 @@ async def test_a_refusal_is_read_as_its_server_means_it(
     refusal = await refusal_of(HttpError(status, body=data.encode()))
     assert (refusal.kind, refusal.retry_after) == (kind, wait), refusal
     assert said in str(refusal)
+    assert refusal.server in str(refusal)
     assert refusal.is_transient is (kind in (SERVER, TOO_MANY))
 
 

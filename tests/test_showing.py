@@ -13,10 +13,11 @@ from codeact_team import (
     BoundName,
     CodeActAgent,
     ConfinedSessionCodeExecutor,
+    JobResult,
     ReflectionAgent,
+    RunEnding,
     SessionResult,
 )
-from codeact_team.batch.results import JobResult, TaskOutcome
 from codeact_team.core.execution import ExecutionResult
 from codeact_team.sandbox.processes import ProcessOutput, ProcessResult
 
@@ -104,8 +105,8 @@ def test_a_process_tells_the_begin_of_a_text_and_the_size_of_what_is_none() -> N
 
 
 def test_a_job_tells_what_is_not_as_usual() -> None:
-    assert repr(JobResult(id="7", epoch=1, outcome=TaskOutcome.ANSWERED, answer="x" * 1_000)).startswith(
-        "JobResult(id='7', epoch=1, outcome=<TaskOutcome.ANSWERED: 'answered'>, answer='xxx"
+    assert repr(JobResult(id="7", epoch=1, outcome=RunEnding.ANSWERED, answer="x" * 1_000)).startswith(
+        "JobResult(id='7', epoch=1, outcome=<RunEnding.ANSWERED: 'answered'>, answer='xxx"
     )
 
 

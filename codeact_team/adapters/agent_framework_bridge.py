@@ -109,7 +109,7 @@ class FrameworkFunctions(ToolSource):
 def _read(tool: object) -> FunctionTool:
     if not isinstance(tool, FunctionTool) or tool.declaration_only:
         raise SettingError(
-            f"tools: {tool!r} is no function on this machine; of an MCP server, give `functions` once it is connected"
+            f"tools: {tool!r} is not a function on this machine; for an MCP server, give its `functions` once it is connected"
         )
     return tool
 

@@ -71,7 +71,7 @@ def loads(text: str, *, is_hostile: bool = False) -> Any:
     plain = json.loads(text)
     if is_hostile and _comparisons(plain) > _MOST_COMPARISONS:
         raise ValueError(
-            "its sets, or the keys of its mappings, hold too many values that are no texts or small numbers"
+            "its sets, or the keys of its mappings, hold too many values other than texts and small numbers"
         )
     return _from_plain(plain)
 

@@ -53,12 +53,7 @@ _SYSTEM_MESSAGE = (
 """The default instructions of the model: AutoGen's text."""
 
 
-class CodeExecutorAgentConfig(ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeExecutorAgent`.
-
-    It runs the code in the messages of others, or writes code itself, runs it and repairs it.
-    """
-
+class CodeExecutorAgentConfig(ExecutingConfig):  # noqa: D101 - editors show that of the class with these settings
     code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)
     """Where and how code runs."""
     model_client: Annotated[ChatCompletionClient | None, in_config(ComponentModel | None)] = None
@@ -85,12 +80,12 @@ class CodeExecutorAgentConfig(ExecutingConfig):
         """Refuse settings that contradict each other, and warn of those without effect."""
         has_model = self.model_client is not None
         if self.max_retries_on_error > 0 and not has_model:
-            raise SettingError("max_retries_on_error > 0 needs a model_client, to rewrite the code")
+            raise SettingError("max_retries_on_error > 0 needs a model_client, which rewrites the code")
         if self.memory and not has_model:
             raise SettingError("memory needs a model_client, whose context it adds to")
         if self.code_from_messages and not has_model:
             raise SettingError(
-                "code_from_messages needs a model_client: without one, code always is from messages"
+                "code_from_messages needs a model_client: without one, code always comes from messages"
             )
         if self.sources is not None and has_model and not self.code_from_messages:
             # AutoGen's class accepts them silently
@@ -124,10 +119,9 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
     The response's metadata holds an :class:`~codeact_team.ExecutionRecord`; its ``models_usage``
     counts all calls of the turn.
 
-    The settings are as in :class:`CodeExecutorAgentConfig`, with objects in place of their configs. ``tools`` may hold
-    functions, and ``approval_func`` and ``approval_handler`` may be functions. Only functions that are given by import path
-    can be dumped. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a
-    question is answered by a denial.
+    ``tools`` may hold functions, and ``approval_func`` and ``approval_handler`` may be functions. Only functions that are
+    given by import path can be dumped. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is
+    none, such a question is answered by a denial.
 
     Raises:
         ValueError: If the settings contradict each other.
@@ -152,7 +146,54 @@ class CodeExecutorAgent(ExecutingAgent[CodeExecutorAgentConfig], Component[CodeE
     component_provider_override = "codeact_team.CodeExecutorAgent"
 
     @takes_settings(CodeExecutorAgentConfig)
-    def __init__(self, settings: CodeExecutorAgentConfig) -> None:
+    def __init__(self, settings: CodeExecutorAgentConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """An agent that runs code, and with a model client also writes it, repairs it and reflects on the result.
+
+        Args:
+            name: Name of the agent: unique in its team, and a Python identifier.
+            code_executor: Where and how code runs.
+            max_pictures: The most pictures drawn by code, the latest ones, that are sent to a model with
+                vision at a time.
+            model_context: The part of the conversation that the model reads. Default: all of it. A CodeAct
+                agent's model always reads the task, the functions and the latest result.
+            memory: Stores that add what they know to the model's context at the start of each turn.
+            tools: Tools that the code may call, and that run on this machine: components, or import paths of
+                functions, `module:function`.
+            workbench: Workbenches whose tools the code may call, such as MCP servers.
+            tool_limits: Limits of tool calls.
+            approval: Rules that allow or deny code blocks and calls of tools, or have a person asked; the
+                first that fits decides.
+            approval_timeout: The fate of a question that nobody is there to answer: `deny`, or `park`. A run
+                that is parked waits until nothing else is under way, and ends. After `codeact-team answer`,
+                `codeact-team resume` continues it, on whatever day. The code that asked then runs again, and
+                its earlier calls get the same answers. If it could reach more than its workspace, such as a
+                network, it does not run again. Its outcome is reported as unknown, its variables are lost,
+                and it has to ask again. In a run that is not recorded, the question is denied.
+            approval_handler: Import path, `module:function`, of the function that is asked. Default: the
+                person at the terminal.
+            approval_func: Import path, `module:function`, of a function that approves or denies each
+                execution.
+            model_client_stream: Whether the model's words are streamed.
+            stream_output: Whether the code's output is streamed while it runs.
+            rollback_on_error: Whether the variables, and the files of the workspace, are rolled back after
+                code that fails, so that the next attempt does not begin with half of the changes. Needs a
+                session executor. Calls of tools, and effects outside the workspace, are not undone. Nothing
+                is rolled back if variables cannot be copied: while code holds files open for writing,
+                sockets, threads or processes; that is reported.
+            model_client: The model that writes code; without one, the agent runs the code in the messages.
+            max_retries_on_error: The most times that code which failed is rewritten.
+            description: Description of the agent, for whoever selects the next speaker. Default: one of
+                AutoGen's two texts.
+            system_message: The model's instructions, to which a description of the sandbox is added; empty or
+                null for none.
+            sources: The agents whose code is run. Default: all.
+            supported_languages: Labels of the code that is run. Default: the executor's languages, or python
+                and sh if it names none.
+            code_from_messages: Whether the first attempt runs the code in the messages, so that the model is
+                asked only if that fails.
+            reflect: Whether the model sums up the result; if not, the result itself is the response.
+            default_language: Language of a code block without a label. Default: such blocks are not run.
+        """
         if settings.description is None:
             has_model = settings.model_client is not None
             settings.description = (

@@ -49,9 +49,7 @@ class Item(StrEnum):
     PROCESSOR_SECONDS = "processor_seconds"
 
 
-class BudgetTerminationConfig(BaseModel):
-    """Settings of :class:`~codeact_team.BudgetTermination`: what one run of a team may spend. By default nothing is limited."""
-
+class BudgetTerminationConfig(BaseModel):  # noqa: D101 - editors show that of the class with these settings
     model_config = ConfigDict(extra="forbid")
 
     max_model_calls: int | None = Field(default=None, ge=1)
@@ -78,7 +76,7 @@ class BudgetTerminationConfig(BaseModel):
     @model_validator(mode="after")
     def _has_prices_to_count_with(self) -> BudgetTerminationConfig:
         if self.max_cost is not None and not self.prices:
-            raise ValueError("max_cost has to know what models cost: give `prices`")
+            raise ValueError("max_cost needs to know what models cost: give `prices`")
         return self
 
     @property
@@ -286,7 +284,7 @@ class Ledger:
             return
         if Item.COST in self._limits and effect.model not in self._config.prices:
             raise SettingError(
-                f"max_cost of BudgetTermination cannot be kept: there is no price for the model {effect.model!r}, so it was "
+                f"max_cost of BudgetTermination cannot be enforced: there is no price for the model {effect.model!r}, so it was "
                 "not asked; add it to `prices`, or leave out `max_cost`"
             )
 
@@ -347,8 +345,8 @@ def _number(value: float, digits: int) -> str:
 class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]):
     """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
 
-    All effects that pass the :class:`~codeact_team.Dispatcher` count, from the team's task to the end of its run, also the effects of
-    nested teams and of agents inside tools. The next task has a new budget.
+    By default nothing is limited. All effects that pass the :class:`~codeact_team.Dispatcher` count, from the team's task to
+    the end of its run, also the effects of nested teams and of agents inside tools. The next task has a new budget.
 
     Between two turns, a team that may not call models any more ends as by any other termination. Within a turn, an effect
     for which nothing is left raises a :class:`~codeact_team.BudgetError` before it spends anything, and nothing else is done
@@ -361,8 +359,6 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     The effects of a team that a config loads pass the dispatcher by themselves. Build a team in Python inside
     ``with Dispatcher():``, and wrap the parts of AutoGen's own agents by :func:`codeact_team.wrap`.
 
-    The settings are as in :class:`BudgetTerminationConfig`.
-
     Raises:
         SettingError: If a setting cannot work.
     """
@@ -371,7 +367,24 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
     component_provider_override = "codeact_team.BudgetTermination"
 
     @takes_settings(BudgetTerminationConfig)
-    def __init__(self, config: BudgetTerminationConfig) -> None:
+    def __init__(self, config: BudgetTerminationConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
+
+        Args:
+            max_model_calls: The most model calls.
+            max_tokens: Tokens of all model calls, prompts included.
+            max_cost: Money for all model calls, in the `currency` of the `prices`. A model without a price is
+                then not called.
+            max_seconds: Wall-clock time in seconds, without the time in which a person is asked. What still
+                runs then is stopped.
+            max_tool_calls: The most tool calls, of agents and of code.
+            max_processor_seconds: Processor time that code may use in its sandboxes, in seconds. A running
+                block ends by its own `timeout`, and the next one is refused. Where a sandbox cannot measure
+                it, the wall-clock time of its blocks counts.
+            prices: Prices of a million tokens by the name of the model, as its client has it. With prices, a
+                run shows its cost, and the models without a price.
+            currency: The currency of the prices; shown, and never converted.
+        """
         self._config = config
         self._dispatcher = current_dispatcher()
         self._ledger: Ledger | None = None
@@ -396,7 +409,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
         if self._ledger is None:
             if (dispatcher := current_dispatcher() or self._dispatcher) is None:
                 raise SettingError(
-                    "BudgetTermination counts the effects of a dispatcher, and there is none: run the team inside "
+                    "BudgetTermination counts the effects of a dispatcher, but there is none: run the team inside "
                     "`with Dispatcher():`, or load it from a config"
                 )
             self._ledger = Ledger(self._config, dispatcher, self)

@@ -25,12 +25,7 @@ from codeact_team.models.verdicts import REFLECTION_SYSTEM_MESSAGE
 from codeact_team.text.quoting import as_data, make_inert
 
 
-class ReflectionAgentConfig(AgentConfig):
-    """Settings of :class:`ReflectionAgent`.
-
-    It accepts the work of others, or sends it back with what is wrong.
-    """
-
+class ReflectionAgentConfig(AgentConfig):  # noqa: D101 - editors show that of the class with these settings
     model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
     """The model that judges."""
     description: str = (
@@ -49,15 +44,26 @@ class ReflectionAgent(RememberingAgent[ReflectionAgentConfig], Component[Reflect
     agent has given an answer since the last review, by ``final_answer`` or as a CodeAct agent, it is passed on word for
     word; otherwise the reviewer writes one. Without an answer, the text is the verdict. If the model's reply cannot be
     read, the verdict does not accept, and says why.
-
-    The settings are as in :class:`ReflectionAgentConfig`, with objects in place of their configs.
     """
 
     component_config_schema = ReflectionAgentConfig
     component_provider_override = "codeact_team.ReflectionAgent"
 
     @takes_settings(ReflectionAgentConfig)
-    def __init__(self, settings: ReflectionAgentConfig) -> None:
+    def __init__(self, settings: ReflectionAgentConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """Reads the task, the code and its result, and answers with a verdict; with the answer to the task if it accepts.
+
+        Args:
+            name: Name of the agent: unique in its team, and a Python identifier.
+            model_client: The model that judges.
+            max_pictures: The most pictures drawn by code, the latest ones, that are sent to a model with
+                vision at a time.
+            model_context: The part of the conversation that the model reads. Default: all of it. A CodeAct
+                agent's model always reads the task, the functions and the latest result.
+            memory: Stores that add what they know to the model's context at the start of each turn.
+            description: Description of the agent, for whoever selects the next speaker.
+            system_message: The model's instructions; empty for none.
+        """
         self._judge = wrap_client(settings.model_client)
         super().__init__(settings, settings.description, self._judge)
 

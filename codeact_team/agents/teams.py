@@ -26,9 +26,7 @@ from codeact_team.models.verdicts import Verdict
 _MOST_UNREADABLE = 2
 
 
-class ReflectionTerminationConfig(BaseModel):
-    """Settings of :class:`ReflectionTermination`."""
-
+class ReflectionTerminationConfig(BaseModel):  # noqa: D101 - editors show that of the class with these settings
     model_config = ConfigDict(extra="forbid")
 
     source: str | None = Field(default=None, kw_only=False)
@@ -39,15 +37,18 @@ class ReflectionTermination(TerminationCondition, Component[ReflectionTerminatio
     """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
 
     It also ends a team whose reviewer's verdict could not be read twice in a row: no agent can learn from these.
-
-    The settings are as in :class:`ReflectionTerminationConfig`.
     """
 
     component_config_schema = ReflectionTerminationConfig
     component_provider_override = "codeact_team.ReflectionTermination"
 
     @takes_settings(ReflectionTerminationConfig)
-    def __init__(self, config: ReflectionTerminationConfig) -> None:
+    def __init__(self, config: ReflectionTerminationConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """Ends a team when a reflection accepts the work. Reads verdicts, not words: no output can end the team.
+
+        Args:
+            source: The reviewer whose verdict counts. Default: any.
+        """
         self._config = config
         self._terminated = False
         self._unreadable = 0

@@ -182,7 +182,9 @@ class Batch:
         for line in broken:
             self._dispatcher.emit(line)
         if not jobs:
-            raise SettingError("there are no tasks" if not broken else "no line is a task that can run")
+            raise SettingError(
+                "there are no tasks" if not broken else "none of the lines is a task that can be run"
+            )
         worker_settings = self._worker_settings(config)
         # raises before anything begins if something is missing that all tasks need, such as an API key
         async with Scope():
@@ -262,12 +264,12 @@ class Batch:
         if checkers:
             problems = await syntax_problems(checkers, config)
         if (problem := problems.get(settings.checker or "")) is not None:
-            raise SettingError(f"{settings.checker_name}:{problem[0]}: this is no Python code: {problem[1]}")
+            raise SettingError(f"{settings.checker_name}:{problem[0]}: this is not Python code: {problem[1]}")
         jobs: list[Job] = []
         for task in tasks:
             try:
                 if (problem := problems.get(task.checker or "")) is not None:
-                    raise TaskError(f"its `checker` is no Python code, in line {problem[0]}: {problem[1]}")
+                    raise TaskError(f"its `checker` is not Python code, in line {problem[0]}: {problem[1]}")
                 jobs += jobs_of(task, epochs=settings.epochs, overrides=templates, checker=settings.checker)
             except TaskError as error:
                 broken.append(LineBroken(line=task.line, problem=str(error)))
@@ -295,9 +297,11 @@ def _began(
     before: Iterable[JobResult], directory: str, jobs: int, *, workers: int, broken: int
 ) -> BatchBegan:
     outcomes, correct = Counter[str](), Counter[bool | None]()
+    reviewed = 0
     for result in before:
-        outcomes[result.outcome.value] += 1
+        outcomes[str(result.outcome)] += 1
         correct[result.correct] += 1
+        reviewed += result.is_reviewed
     return BatchBegan(
         directory=directory,
         jobs=jobs,
@@ -305,6 +309,7 @@ def _began(
         workers=workers,
         broken=broken,
         outcomes=dict(outcomes),
+        reviewed=reviewed,
         right=correct[True],
         wrong=correct[False],
     )
@@ -315,7 +320,7 @@ def _seal_key() -> str:
     try:
         return user_key().derived(SEALED_BY).secret.hex()
     except JournalError as error:
-        logger.warning("%s: what is interrupted of this batch cannot go on", error)
+        logger.warning("%s: tasks of this batch that are interrupted cannot be resumed", error)
         return ""
 
 
@@ -323,6 +328,6 @@ def _refuse_changed(jobs: Sequence[Job], results: ResultStore) -> None:
     if changed := [job for job in jobs if results.changed(job)]:
         named = ", ".join(repr(job.task_id) for job in changed[:3]) + (", …" if changed[3:] else "")
         raise SettingError(
-            f"{results.path.parent} has other tasks, or other overrides for them, under the ids of these: {named}. Choose another --out, or give "
-            "them other ids"
+            f"{results.path.parent} has results of other tasks, or of other overrides, under these ids: {named}. Choose another --out, or give "
+            "these tasks other ids"
         )

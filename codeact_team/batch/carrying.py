@@ -41,7 +41,7 @@ def packed(directory: Path, job: str) -> Iterator[str]:
     for piece in _archive(directory, job):
         if (left := left - len(piece)) < 0:
             raise JournalError(
-                f"the files of {job} are larger than the {MAX_CARRIED >> 30} GiB that are carried"
+                f"the files of {job} are larger than the {MAX_CARRIED >> 30} GiB that can be carried"
             )
         waiting += piece
         while len(waiting) >= _CHUNK:
@@ -101,9 +101,11 @@ class Arrivals:
                 archive = self._archives[job] = self._begin(job)
             archive.write(base64.b64decode(chunk))
             if archive.tell() > MAX_CARRIED:
-                raise JournalError(f"more is carried of {job} than the {MAX_CARRIED >> 30} GiB that may be")
+                raise JournalError(
+                    f"the files of {job} are larger than the {MAX_CARRIED >> 30} GiB that can be carried"
+                )
         except OSError as error:
-            raise JournalError(f"what is carried of {job} cannot be kept: {error.strerror}") from error
+            raise JournalError(f"the carried files of {job} cannot be stored: {error.strerror}") from error
 
     def _begin(self, job: str) -> BinaryIO:
         top = self._directory / _ARRIVING / job
@@ -129,7 +131,7 @@ class Arrivals:
                     move_named(top / part, goal)
             _remove(top)
         except (OSError, tarfile.TarError) as error:
-            raise JournalError(f"what was carried of {job} cannot be kept: {error}") from error
+            raise JournalError(f"the carried files of {job} cannot be stored: {error}") from error
 
     def discard(self) -> None:
         """Drop the incomplete archives: no more chunks will come."""
@@ -155,9 +157,9 @@ def _unpack(archive: BinaryIO, top: Path) -> None:
         for member in members:
             content = members.extractfile(member) if member.isreg() and not member.issparse() else None
             if content is None:
-                raise tarfile.TarError(f"{member.name!r} is no regular file")
+                raise tarfile.TarError(f"{member.name!r} is not a regular file")
             if member.name.startswith("/"):
-                raise tarfile.TarError(f"{member.name!r} is no path below a directory")
+                raise tarfile.TarError(f"{member.name!r} is not a path below a directory")
             above, _, name = member.name.rpartition("/")
             Directory(directory).make(above)
             with below(directory, above) as folder:

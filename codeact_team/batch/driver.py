@@ -19,7 +19,6 @@ from codeact_team.batch.results import (
     JobResult,
     TaskBegan,
     TaskEnded,
-    TaskOutcome,
     TaskProgressed,
     TaskRetried,
 )
@@ -31,6 +30,7 @@ from codeact_team.core.accounting import ModelUsage
 from codeact_team.core.child_process import ProcessLostError
 from codeact_team.core.effects import Dispatcher
 from codeact_team.errors import CodeActTeamError, JournalError
+from codeact_team.journal.result import RunEnding
 
 _MAX_LOST = 5
 """The most times that a job may lose its worker: the job may be what kills it, and other jobs die with it."""
@@ -129,7 +129,7 @@ class Driver:
     def stop(self, number: Signals) -> bool:
         """Begin no more jobs, and stop the running ones in order. Returns that it does."""
         self.stop_reason, self.signal = "it was stopped", number
-        self._dispatcher.emit(BatchNoted(level="note", text="stopping: what runs is ended in order"))
+        self._dispatcher.emit(BatchNoted(level="note", text="stopping: running tasks are ended in order"))
         self._stop_workers()
         return True
 
@@ -279,12 +279,12 @@ class Driver:
         self._end(
             job,
             JobResult(
-                id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.FAILED, error=error, is_transient=True
+                id=job.task_id, epoch=job.epoch, outcome=RunEnding.FAILED, error=error, is_transient=True
             ),
         )
 
     def _end(self, job: Job, result: JobResult) -> None:
-        if result.outcome is TaskOutcome.STOPPED:
+        if result.outcome is RunEnding.STOPPED:
             if (result.stop_reason or "").startswith(BATCH_ENDS):
                 self.stop_reason = self.stop_reason or result.stop_reason
             return

@@ -95,7 +95,7 @@ class RayEngine:
     ) -> AsyncGenerator[AnyWorker]:
         if self._is_lost:
             raise CodeActTeamError(
-                f"the connection to the Ray cluster at {self._address} is lost: when it is there again, the same command goes on"
+                f"the connection to the Ray cluster at {self._address} is lost: once the cluster is back, the same command goes on"
             )
         number = next(self._numbers)
         connection = self._connections[number] = NodeConnection(number, self._gateway)
@@ -132,10 +132,10 @@ class RayEngine:
             answer, reason = {}, "it does not answer"
         if reason is not None:
             if self._address == _AUTO and _NONE_HERE in reason:
-                raise SettingError(f"this machine is no node of a Ray cluster: {_HOW_TO_START}")
+                raise SettingError(f"this machine is not a node of a Ray cluster: {_HOW_TO_START}")
             reason = " ".join(reason.split()).rstrip(".;")
             raise SettingError(
-                f"there is no Ray cluster at {self._address} that takes this one in ({reason}): {_HOW_TO_START}. One that "
+                f"there is no Ray cluster at {self._address} that this machine can join ({reason}): {_HOW_TO_START}. One that "
                 "asks for a token needs RAY_AUTH_MODE=token on this machine, too"
             )
         if not (nodes := answer["connected"]):
@@ -174,12 +174,12 @@ async def _refuse_unreachable(address: str) -> None:
         return
     if "://" in address:
         raise SettingError(
-            f"{address}: workers are not reached through a client's connection; run this on a node of the cluster, whose "
-            "address has no ://"
+            f"{address}: workers cannot be reached through a client connection; run this on a node of the cluster, and "
+            "give an address without ://"
         )
     name, _, port = address.rpartition(":")
     if not name or not port.isdecimal():
-        raise SettingError(f"{address!r} is no address of a Ray cluster, such as 10.0.0.1:6379")
+        raise SettingError(f"{address!r} is not the address of a Ray cluster, such as 10.0.0.1:6379")
     try:
         async with asyncio.timeout(_PATIENCE):
             _, writer = await asyncio.open_connection(name.strip("[]"), int(port))
@@ -209,9 +209,9 @@ def engine_of(name: str, address: str | None) -> Engine:
     match name:
         case "local":
             if address is not None:
-                raise SettingError("an address belongs to a Ray cluster: say --engine ray, too")
+                raise SettingError("an address is for a Ray cluster only: give --engine ray, too")
             return LocalEngine()
         case "ray":
             return RayEngine(address)
         case _:
-            raise SettingError(f"engine: {name!r} is none of local, ray")
+            raise SettingError(f"engine: {name!r} is not one of local, ray")

@@ -243,12 +243,12 @@ def summarize(results: Iterable[JobResult], epochs: int) -> BatchResult:
     is_estimated = False
     wrong: list[WrongAnswer] = []
     for result in results:
-        outcomes[result.outcome.value] += 1
+        outcomes[str(result.outcome)] += 1
         transient += result.is_transient
         reviewed += result.is_reviewed
         is_estimated |= result.is_estimated
         if result.is_final:
-            accepted[result.id].append(result.outcome.is_success)
+            accepted[result.id].append(result.counts)
             passed[result.id].append(result.passes)
             if result.correct is not None:
                 right[result.id].append(result.correct)

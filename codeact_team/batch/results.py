@@ -15,29 +15,11 @@ from pydantic import JsonValue, TypeAdapter
 
 from codeact_team.core.effects import Event
 from codeact_team.core.showing import few_words
+from codeact_team.journal.result import RunEnding, reasons_in
 
-
-class TaskOutcome(StrEnum):
-    """The outcome of one run of a task."""
-
-    ACCEPTED = "accepted"
-    """A review has accepted its work."""
-    ANSWERED = "answered"
-    """There is an answer, and no review."""
-    NOT_ACCEPTED = "not accepted"
-    FAILED = "failed"
-    """It could not run, or not continue, because of its input or of the environment."""
-    PARKED = "parked"
-    """It waits for the answer of a person."""
-    UNCHECKED = "checker failed"
-    """It is finished, and its checker could not judge the answer."""
-    STOPPED = "stopped"
-    """It was interrupted, and has no result yet."""
-
-    @property
-    def is_success(self) -> bool:
-        """Whether its answer counts."""
-        return self in (TaskOutcome.ACCEPTED, TaskOutcome.ANSWERED)
+Unchecked = Literal["checker failed"]
+UNCHECKED: Unchecked = "checker failed"
+"""The outcome of a task whose run is finished, and whose checker could not judge the answer."""
 
 
 class Doing(StrEnum):
@@ -69,7 +51,7 @@ class JobResult:
     Attributes:
         id: The id of the task.
         epoch: The number of this run of the task, counted from 1.
-        outcome: How the run ended.
+        outcome: How the run ended, or ``checker failed`` if its checker could not judge the answer.
         text: The text of the task.
         expected: The right answer, where it is known.
         correct: Whether the answer is right, where that is known.
@@ -92,7 +74,7 @@ class JobResult:
 
     id: str
     epoch: int
-    outcome: TaskOutcome
+    outcome: RunEnding | Unchecked
     text: str = ""
     expected: JsonValue = None
     correct: bool | None = None
@@ -118,23 +100,35 @@ class JobResult:
     @property
     def has_failed(self) -> bool:
         """Whether the run, or the checker of its answer, has failed."""
-        return self.outcome in (TaskOutcome.FAILED, TaskOutcome.UNCHECKED)
+        return self.outcome in (RunEnding.FAILED, UNCHECKED)
 
     @property
     def is_final(self) -> bool:
         """Whether the run is finished for good. Others run again when the batch is started again."""
-        return self.outcome.is_success or self.outcome is TaskOutcome.NOT_ACCEPTED
+        return isinstance(self.outcome, RunEnding) and self.outcome.is_final
+
+    @property
+    def counts(self) -> bool:
+        """Whether its answer does."""
+        return isinstance(self.outcome, RunEnding) and self.outcome.is_success
+
+    @property
+    def problem(self) -> str | None:
+        """Its error, or else why its answer does not count, in a line; ``None`` if it counts."""
+        if self.counts:
+            return None
+        return " · ".join(reasons_in(self.error) or reasons_in(self.stop_reason, self.objection)) or None
 
     @property
     def is_reviewed(self) -> bool:
         """Whether somebody has judged the work."""
-        rejected = self.outcome is TaskOutcome.NOT_ACCEPTED and self.objection is None
-        return rejected or self.outcome is TaskOutcome.ACCEPTED
+        rejected = self.outcome is RunEnding.NOT_ACCEPTED and self.objection is None
+        return rejected or self.outcome is RunEnding.ACCEPTED
 
     @property
     def passes(self) -> bool:
         """Whether the task is solved: the answer is right or, where that is not known, it counts."""
-        return self.outcome.is_success if self.correct is None else self.correct
+        return self.counts if self.correct is None else self.correct
 
 
 TASK_RESULT = TypeAdapter(JobResult)
@@ -150,6 +144,7 @@ class BatchBegan(Event):
         jobs: The number of runs: tasks times epochs.
         done: How many of them are finished already.
         outcomes: The number of these by outcome.
+        reviewed: How many of them have a review of their work.
         right: How many of their answers are right.
         wrong: How many are wrong.
         workers: The number of processes that run them.
@@ -163,6 +158,7 @@ class BatchBegan(Event):
     workers: int
     broken: int = 0
     outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    reviewed: int = 0
     right: int = 0
     wrong: int = 0
 
@@ -354,11 +350,11 @@ class BatchResult(Event, type="batch_result"):
         outcomes = self.outcomes
         if self.signal is not None:
             return 128 + self.signal
-        failed = outcomes.get(TaskOutcome.FAILED, 0) + outcomes.get(TaskOutcome.UNCHECKED, 0)
+        failed = outcomes.get(RunEnding.FAILED, 0) + outcomes.get(UNCHECKED, 0)
         if self.broken or self.is_refused or failed > self.transient:
             return 2
         if self.transient:
             return 75
-        if outcomes.get("parked"):
+        if outcomes.get(RunEnding.PARKED):
             return 3
-        return int(self.left > 0 or self.wrong > 0 or outcomes.get("not accepted", 0) > 0)
+        return int(self.left > 0 or self.wrong > 0 or outcomes.get(RunEnding.NOT_ACCEPTED, 0) > 0)

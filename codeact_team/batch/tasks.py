@@ -235,7 +235,7 @@ def _each_file(each: EachFile) -> Iterator[tuple[int, object, Path]]:
     files = [path for path in found if (folder / path).is_file()]
     if not files:
         inside = f": those in a directory are {folder / found[0]!s}/*, in quotation marks" if found else ""
-        raise SettingError(f"{each.pattern} is the path of no file{inside}")
+        raise SettingError(f"{each.pattern} matches no file{inside}")
     for number, path in enumerate(files, 1):
         yield number, {"id": path, "text": each.text, "files": [path]}, folder
 
@@ -281,7 +281,7 @@ def _tasks_in_json(lines: Iterable[bytes]) -> Iterator[tuple[int, object]]:
         except UnicodeDecodeError:
             yield number, TaskError("it is not in UTF-8")
         except ValueError as error:
-            yield number, TaskError(f"it is no JSON: {error}")
+            yield number, TaskError(f"it is not JSON: {error}")
 
 
 def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
@@ -297,13 +297,13 @@ def _csv_lines(file: Any) -> Iterator[tuple[int, object]]:
             raise SettingError(f"line {began} of the tasks is not in UTF-8") from None
         except csv.Error as error:
             # the lines after an unclosed quote are lost with it
-            yield began, TaskError(f"it is no CSV: {error}")
+            yield began, TaskError(f"it is not CSV: {error}")
             began = reader.line_num + 1
             continue
         if header is None:
             header = [name.strip() for name in row]
             _check_columns(
-                header, "the first line of a CSV file names its columns, and one of these is `text`"
+                header, "the first line of a CSV file must name its columns, of which one must be `text`"
             )
         elif len(row) != len(header):
             if row:
@@ -323,14 +323,14 @@ def _parquet_rows(file: Any) -> Iterator[tuple[int, object]]:
     try:
         table = parquet.ParquetFile(file)
         header = [str(name) for name in table.schema_arrow.names]
-        _check_columns(header, "one of the columns of a Parquet file of tasks is `text`")
+        _check_columns(header, "a Parquet file of tasks must have a column `text`")
         rows = (row for batch in table.iter_batches() for row in batch.to_pylist())
         for number, row in enumerate(rows, 1):
             values = [_plain(row[name]) for name in header]
             yield number, _record(header, values)
     except (ValueError, OSError) as error:
         # pyarrow has its errors from these
-        raise SettingError(f"the tasks are no Parquet that can be read: {error}") from error
+        raise SettingError(f"the tasks cannot be read as Parquet: {error}") from error
 
 
 def _plain(value: Any) -> JsonValue:
@@ -375,7 +375,7 @@ def _task(record: object, number: int, folder: Path, allow_outside_files: bool) 
     if not isinstance(text, str) or not text.strip():
         raise TaskError("it has no `text`, which says what to do")
     if checker is not None and (not isinstance(checker, str) or not checker.strip()):
-        raise TaskError("its `checker` is no Python code")
+        raise TaskError("its `checker` is not Python code")
     task_id = fields.get("id", number)
     if isinstance(task_id, bool) or not isinstance(task_id, str | int) or not str(task_id).strip():
         raise TaskError("its `id` is neither text nor a whole number")
@@ -392,11 +392,11 @@ def _files(given: object, folder: Path, allow_outside: bool) -> Sequence[str]:
     if given is None:
         return ()
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise TaskError("its `files` are no list of paths")
+        raise TaskError("its `files` are not a list of paths")
     files: list[str] = []
     for each in cast(Sequence[object], given):
         if not isinstance(each, str) or "\0" in each:
-            raise TaskError("its `files` are no list of paths")
+            raise TaskError("its `files` are not a list of paths")
         path = folder / each
         if not os.path.exists(path):
             raise TaskError(f"there is no file {path}")
@@ -436,18 +436,18 @@ def _exact_number(text: str) -> int | float:
     if not number.is_integer() or number == 0 or (exact := Decimal(text)) == Decimal(repr(number)):
         return number
     if exact != exact.to_integral_value():
-        raise ValueError(f"the number {text[:40]} is nearly whole, and has more digits than are kept")
+        raise ValueError(f"the number {text[:40]} has more digits than can be kept")
     return int(exact)
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key[:40]!r} is there twice")
+            raise ValueError(f"it has the key {key[:40]!r} twice")
         found[key] = value
     return found

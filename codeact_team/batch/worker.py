@@ -18,10 +18,10 @@ from codeact_team.batch.evaluation import Judgement, judged, matches
 from codeact_team.batch.leases import HeldLease, Lease, LeasedRun, LeaseFiles
 from codeact_team.batch.results import (
     TASK_RESULT,
+    UNCHECKED,
     Doing,
     JobResult,
     ResultFile,
-    TaskOutcome,
     TaskProgressed,
     TaskRetried,
 )
@@ -37,6 +37,7 @@ from codeact_team.executors.pool import SandboxPool
 from codeact_team.files.opening import remove_named
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.journal.result import (
+    RunEnding,
     RunResult,
     explain,
     is_of_infrastructure,
@@ -198,7 +199,7 @@ class Worker:
         held = HeldLease(lease, self._leases, self._driver, self._end)
         meter = Meter(job, self._driver, self._prices, self._settings.retries)
         while True:
-            stopped = JobResult(id=job.task_id, epoch=job.epoch, outcome=TaskOutcome.STOPPED)
+            stopped = JobResult(id=job.task_id, epoch=job.epoch, outcome=RunEnding.STOPPED)
             if self._stopped.is_set():
                 return stopped
             try:
@@ -207,7 +208,7 @@ class Worker:
                 logger.debug("a task failed", exc_info=error)
                 is_transient = is_of_infrastructure(error)
                 result = replace(
-                    stopped, outcome=TaskOutcome.FAILED, error=explain(error), is_transient=is_transient
+                    stopped, outcome=RunEnding.FAILED, error=explain(error), is_transient=is_transient
                 )
             if not result.is_transient or (wait := meter.take_retry(result.error or "")) is None:
                 return result
@@ -252,7 +253,7 @@ class Worker:
             await asyncio.wait({checking, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not checking.done():
                 # the run is kept, and its answer is judged the next time
-                return replace(result, outcome=TaskOutcome.STOPPED)
+                return replace(result, outcome=RunEnding.STOPPED)
             judgement = checking.result()
         except CodeActTeamError as error:
             if is_of_infrastructure(error):
@@ -265,7 +266,7 @@ class Worker:
         result = replace(result, correct=judgement.is_right, check=judgement.output)
         if judgement.failure is None:
             return result
-        return replace(result, outcome=TaskOutcome.UNCHECKED, error=judgement.failure)
+        return replace(result, outcome=UNCHECKED, error=judgement.failure)
 
     async def _until_free(self, directory: RunDirectory) -> None:
         """Wait until no process has the journal of a run open, but not without end."""
@@ -303,14 +304,13 @@ class Worker:
 
 
 def _result(job: Job, ended: RunResult) -> JobResult:
-    outcome = TaskOutcome(ended.ending.value)
-    error = ended.error
+    outcome, error = ended.ending, ended.error
     if (ended.stop_reason or "").startswith(BATCH_ENDS):
-        outcome = TaskOutcome.STOPPED
+        outcome = RunEnding.STOPPED
     elif ended.files_due:
         # the next start of the batch copies them, once that is possible
         reasons = dict.fromkeys(file.problem for file in ended.files if file.problem)
-        outcome, error = TaskOutcome.FAILED, f"its files could not be copied: {', '.join(reasons)}"
+        outcome, error = RunEnding.FAILED, f"its files could not be copied: {', '.join(reasons)}"
     return JobResult(
         id=job.task_id,
         epoch=job.epoch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -10,6 +11,7 @@ from typing import Self
 from codeact_team.batch.batch import Batch
 from codeact_team.batch.evaluation import wrong_answer
 from codeact_team.batch.results import (
+    UNCHECKED,
     BatchBegan,
     BatchNoted,
     BatchResult,
@@ -17,27 +19,27 @@ from codeact_team.batch.results import (
     LineBroken,
     TaskBegan,
     TaskEnded,
-    TaskOutcome,
     TaskProgressed,
     TaskRetried,
     WrongAnswer,
 )
 from codeact_team.batch.settings import BatchSettings
 from codeact_team.batch.tasks import EachFile
-from codeact_team.cli.batch_table import BatchTable, Tally, named
-from codeact_team.cli.in_words import counted
+from codeact_team.cli.batch_table import BatchTable, Tally, named, outcomes_in_words
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
+from codeact_team.journal.result import RunEnding
+from codeact_team.text.amounts import counted
 from codeact_team.text.visibility import cut
 
-_MARKS = {
-    TaskOutcome.ACCEPTED: ("✓", "green"),
-    TaskOutcome.ANSWERED: ("✓", "green"),
-    TaskOutcome.NOT_ACCEPTED: ("✗", "yellow"),
-    TaskOutcome.PARKED: ("…", "cyan"),
+_MARKS: Mapping[str, tuple[str, str]] = {
+    RunEnding.ACCEPTED: ("✓", "green"),
+    RunEnding.ANSWERED: ("✓", "green"),
+    RunEnding.NOT_ACCEPTED: ("✗", "yellow"),
+    RunEnding.PARKED: ("…", "cyan"),
 }
 _WRONG = ("✗", "yellow")
 _FAILED = ("!", "red")
@@ -133,7 +135,7 @@ class _Progress:
     def _begin(self, event: BatchBegan) -> None:
         self._tally = Tally(event)
         if event.done:
-            self._screen.notice("note", f"{event.done} of {event.jobs} have their result from before")
+            self._screen.notice("note", f"{event.done} of {event.jobs} have a result already")
         self._table = BatchTable(event.done, event.jobs)
         if event.done < event.jobs:
             self._within.enter_context(self._screen.live(self._table))
@@ -141,8 +143,7 @@ class _Progress:
     def _end(self, event: TaskEnded) -> None:
         result = event.result
         self._tally.add(event)
-        parts = [f"{count} {what}" for what, count in self._tally.counts().items()]
-        parts.append(f"{event.tokens:,} tokens")
+        parts = [*self._tally.counts(), f"{event.tokens:,} tokens"]
         if event.cost is not None:
             parts.append(f"{event.cost:,.4f}")
         assert self._table is not None, "the batch has begun"
@@ -150,8 +151,8 @@ class _Progress:
         mark, style = _WRONG if result.correct is False else _MARKS.get(result.outcome, _FAILED)
         name = named(result.id, result.epoch)
         described = " · ".join([name, *_described(result)])
-        if (reason := result.error or result.objection) is not None:
-            described += f" · {self._told(reason, name)}"
+        if result.problem is not None:
+            described += f" · {self._told(result.problem, name)}"
         if not self._screen.renders:
             self._screen.text(f"{self._table.done}/{self._table.jobs} {mark} {described}")
         elif not result.is_final or result.correct is False:
@@ -159,9 +160,7 @@ class _Progress:
 
 
 def _counts(result: BatchResult) -> list[str]:
-    outcomes = [f"{count} {outcome}" for outcome, count in sorted(result.outcomes.items())]
-    if result.acceptance is not None:
-        outcomes.append(f"{result.reviewed} reviewed")
+    outcomes = [*outcomes_in_words(result.outcomes, result.reviewed)]
     if result.left:
         outcomes.append(f"{result.left} not done")
     if result.broken:
@@ -184,16 +183,14 @@ def _print_summary(screen: Screen, result: BatchResult) -> None:
     if result.signal is None and result.stop_reason is not None:
         screen.notice("error" if result.is_refused else "warning", result.stop_reason)
     if result.left:
-        screen.notice("note", "the same command goes on with what is not done")
-    elif (
-        result.transient
-        or result.outcomes.get(TaskOutcome.FAILED)
-        or result.outcomes.get(TaskOutcome.UNCHECKED)
-    ):
-        screen.notice("note", "the same command tries again what has failed")
-    if result.outcomes.get(TaskOutcome.PARKED):
+        screen.notice("note", "to go on with the rest: the same command again")
+    elif result.transient or result.outcomes.get(RunEnding.FAILED) or result.outcomes.get(UNCHECKED):
+        screen.notice("note", "to try the failed ones again: the same command again")
+    if result.outcomes.get(RunEnding.PARKED):
         run = f"{result.directory}/runs/ID"
-        screen.notice("note", f"to answer what is parked: codeact-team answer {run}; then the same command")
+        screen.notice(
+            "note", f"to answer a parked task: codeact-team answer {run}; then the same command again"
+        )
 
 
 def _print_wrong_answers(screen: Screen, result: BatchResult) -> None:
@@ -216,7 +213,7 @@ def _compared(wrong: WrongAnswer) -> str:
 
 
 def _described(result: JobResult) -> list[str]:
-    parts = [result.outcome.value]
+    parts = [str(result.outcome)]
     if result.correct is not None:
         parts.append("right" if result.correct else f"wrong: {_compared(wrong_answer(result))}")
     if result.steps:

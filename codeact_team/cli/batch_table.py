@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from codeact_team.batch.results import BatchBegan, Doing, TaskBegan, TaskEnded, TaskOutcome, TaskProgressed
+from codeact_team.batch.results import BatchBegan, Doing, TaskBegan, TaskEnded, TaskProgressed
+from codeact_team.journal.result import RunEnding
 from codeact_team.text.visibility import visible
 
 _MOST_ROWS = 10
@@ -25,22 +26,28 @@ class Tally:
 
     def __init__(self, began: BatchBegan) -> None:
         self._outcomes = Counter[str](began.outcomes)
-        self._right, self._wrong = began.right, began.wrong
+        self._reviewed, self._right, self._wrong = began.reviewed, began.right, began.wrong
 
     def add(self, ended: TaskEnded) -> None:
         """Count a result."""
         result = ended.result
         self._outcomes[result.outcome] += 1
+        self._reviewed += result.is_reviewed
         self._right += result.correct is True
         self._wrong += result.correct is False
 
-    def counts(self) -> Mapping[str, int]:
-        """Numbers of right and wrong answers, or else of accepted tasks; and of all other outcomes."""
-        counts = {"right": self._right, "wrong": self._wrong}
-        if not any(counts.values()):
-            counts = {TaskOutcome.ACCEPTED.value: self._outcomes[TaskOutcome.ACCEPTED]}
-        others = {name: count for name, count in self._outcomes.items() if name != TaskOutcome.ACCEPTED}
-        return counts | dict(sorted(others.items()))
+    def counts(self) -> Sequence[str]:
+        """Numbers of outcomes and reviews, and of right and wrong answers where they are known."""
+        known = {"right": self._right, "wrong": self._wrong} if self._right or self._wrong else {}
+        judged = [f"{count} {what}" for what, count in known.items()]
+        return [*outcomes_in_words(self._outcomes, self._reviewed), *judged]
+
+
+def outcomes_in_words(outcomes: Mapping[str, int], reviewed: int) -> Sequence[str]:
+    """The numbers of runs with each outcome and, where some have come to an end, of those that were reviewed."""
+    counts = [f"{count} {outcome}" for outcome, count in sorted(outcomes.items())]
+    has_final = any(outcomes.get(ending) for ending in RunEnding if ending.is_final)
+    return [*counts, f"{reviewed} reviewed"] if has_final else counts
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from codeact_team.batch.alone import PatientCalls
 from codeact_team.cli.conversation import AnswerOnly, Conversation, listener_of
-from codeact_team.cli.in_words import file_lines, size_of, spent
+from codeact_team.cli.in_words import file_lines, spent
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.prompts import LineReader, asked_yes_or_no, asking_the_person, is_person_there
 from codeact_team.cli.run import ResumeHint
@@ -43,12 +43,12 @@ _HTML = re.compile(r"/html(?:\s+(?P<to>\S.*))?")
 _PAGE = "chat.html"
 _PACKAGE = re.compile(r"/package\s+(?P<names>\S.*)")
 _COMMANDS = {
-    "/run": "run the Python that follows where the team's code runs, such as /run print(len(rows))",
+    "/run": "run Python of yours where the team's code runs, such as /run print(len(rows))",
     "/data": "give the code copies of files or directories, such as /data sales.xlsx",
     "/package": "add Python packages to those of the code, such as /package openpyxl",
     "/model": "ask another model from now on, such as /model gpt-5.1",
     _FILES: "list the files that the code has made or changed",
-    _COST: "show what all messages have used of the models",
+    _COST: "show the tokens and the cost of all messages",
     "/save": "copy these files to a directory, such as /save results",
     "/html": f"write the page of the chat so far to {_PAGE}, or to another file, such as /html sales.html",
     UNDO: "undo the last message: its part of the conversation, and its changes of variables and files",
@@ -263,12 +263,8 @@ class _Chat:
             if self._is_new:
                 self._failures.add(1 if result is None else result.exit_code)
             self._screen.notice("error", reply.error, again=True)
-        for entry in reply.given:
-            line = f"the code has a copy of {visible(entry.path)} now · {size_of(entry.size)}"
-            self._screen.notice("note", line, again=True)
-        if reply.model is not None:
-            asked = f"{visible(reply.model)} is asked from now on; {self._another_model()}"
-            self._screen.notice("note", asked, again=True)
+        if reply.has_new_model and len(self.runner.models_before) > 1:
+            self._screen.notice("note", self._another_model(), again=True)
         if reply.is_reset:
             self._screen.notice("note", "the conversation and the variables are forgotten", again=True)
 
@@ -298,7 +294,7 @@ class _Chat:
             await self._add_packages(package["names"].split())
             return True
         if text == _COST:
-            self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing that is known")
+            self._screen.text(" · ".join(spent(self.runner.spent)) or "nothing is known of tokens or cost")
             return True
         if is_for_team(text):
             return False
@@ -325,7 +321,9 @@ class _Chat:
         named = visible(", ".join(packages))
         if self._reopen is None or not self.runner.is_kept:
             self._screen.notice(
-                "error", "the chat is not kept, and only one that is can get packages", again=True
+                "error",
+                "packages can be added only to a chat that is kept: begin it without --no-record",
+                again=True,
             )
             return
         lost = (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import typer
 
-from codeact_team.cli.in_words import counted, size_of
 from codeact_team.cli.json_lines import print_json
 from codeact_team.cli.machine import remove_rest_of_packages
+from codeact_team.cli.options import Kept
 from codeact_team.cli.screen import Screen
 from codeact_team.errors import JournalError
 from codeact_team.executors.packages.layers import Layers
@@ -23,6 +23,7 @@ from codeact_team.files.opening import lock
 from codeact_team.journal.run_directory import runs_in
 from codeact_team.journal.seal import key_file
 from codeact_team.runs.kept_runs import KeptRun, RunState
+from codeact_team.text.amounts import counted, size_of
 
 _COMPLETIONS = (
     ".bash_completions/codeact-team.sh",
@@ -43,14 +44,14 @@ class Leftover:
         remove: Removes it; returns what stays of it and why, for a person, or nothing. Blocks.
     """
 
-    kind: str
+    kind: Kept
     place: Path
     told: str
     remove: Callable[[], str]
 
 
 def clean_command(
-    screen: Screen, runs: Path, kinds: Collection[str], *, yes: bool, dry_run: bool, as_json: bool
+    screen: Screen, runs: Path, kinds: Collection[Kept], *, yes: bool, dry_run: bool, as_json: bool
 ) -> int:
     """Print what is kept, remove it if the person wants that, and return the exit code."""
     found = [
@@ -64,7 +65,7 @@ def clean_command(
             screen.text(f"{leftover.kind:12}", "bold", end="")
             screen.text(f"{leftover.told} · {leftover.place}")
     if not found and not as_json:
-        screen.notice("note", "nothing is kept that could be removed")
+        screen.notice("note", "there is nothing to remove")
     elif not (yes or dry_run or as_json) and sys.stdin.isatty():
         yes = typer.confirm("Remove all of this?")
     elif not (yes or dry_run or as_json):
@@ -91,7 +92,10 @@ def _packages() -> Iterator[Leftover]:
         kept = layers.all()
         size = size_of(layers.size())
         yield Leftover(
-            "packages", layers.root, f"{counted(len(kept), 'set')}, {size}", partial(_remove_packages, layers)
+            Kept.PACKAGES,
+            layers.root,
+            f"{counted(len(kept), 'set')}, {size}",
+            partial(_remove_packages, layers),
         )
 
 
@@ -109,12 +113,12 @@ def _runs(directory: Path) -> Iterator[Leftover]:
     if kept := [KeptRun.read(run) for run in runs_in(directory)]:
         size = size_of(sum(run.size for run in kept))
         told = f"{counted(len(kept), 'run')} with workspaces, {size}"
-        yield Leftover("runs", directory, told, partial(_remove_runs, directory, kept))
+        yield Leftover(Kept.RUNS, directory, told, partial(_remove_runs, directory, kept))
 
 
 def _remove_runs(directory: Path, kept: list[KeptRun]) -> str:
     if running := [run.id for run in kept if not run.remove()]:
-        return f"{', '.join(running)} at work"
+        return f"still running: {', '.join(running)}"
     _remove_empty(directory / "workspaces")
     if [path.name for path in directory.iterdir()] == [".gitignore"]:
         (directory / ".gitignore").unlink()
@@ -126,8 +130,8 @@ def _key(runs: Path) -> Iterator[Leftover]:
     # without a home directory there is none
     with suppress(JournalError):
         if key_file().parent.is_dir():
-            told = "the key of your runs, without which they are resumed when you have confirmed it"
-            yield Leftover("key", key_file().parent, told, partial(_remove_key, runs))
+            told = "the key of your runs; without it, you are asked to confirm each run that you resume"
+            yield Leftover(Kept.KEY, key_file().parent, told, partial(_remove_key, runs))
 
 
 def _remove_key(runs: Path) -> str:
@@ -151,7 +155,9 @@ def _completion() -> Iterator[Leftover]:
         home = Path.home()
         for path in map(home.joinpath, _COMPLETIONS):
             if path.is_file():
-                yield Leftover("completion", path, "completion of a shell", partial(_remove_completion, path))
+                yield Leftover(
+                    Kept.COMPLETION, path, "completion of a shell", partial(_remove_completion, path)
+                )
 
 
 def _remove_completion(path: Path) -> str:

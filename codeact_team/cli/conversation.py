@@ -19,7 +19,7 @@ from autogen_agentchat.messages import (
 
 from codeact_team.agents.observations import Ending, ExecutionRecord
 from codeact_team.cli.activity import Activity
-from codeact_team.cli.in_words import file_lines, shortened, size_of, summary, tool_lines
+from codeact_team.cli.in_words import file_lines, shortened, summary, tool_lines, totals
 from codeact_team.cli.json_lines import JsonLines
 from codeact_team.cli.notices import print_notices
 from codeact_team.cli.screen import Prose, Screen
@@ -45,13 +45,13 @@ from codeact_team.core.sandbox_description import without_note
 from codeact_team.journal.promoted import PromotedListener
 from codeact_team.journal.result import RunEnding, RunResult
 from codeact_team.models.verdicts import Verdict
+from codeact_team.text.amounts import size_of
 
 _MAX_CALLS = 20
 """Calls of a block that are shown; the rest is counted."""
 _MAX_CHARS = 100_000
 """Characters that are shown of output that comes in pieces; the rest is counted."""
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
-_NOT_ACCEPTED = "best answer so far, not accepted"
 
 
 def listener_of(screen: Screen, *, as_json: bool, answer_last: bool = False, echo: bool = True) -> Listener:
@@ -117,6 +117,8 @@ class Conversation(PromotedListener):
         self._kept: str | None = None
         """An answer that is shown as soon as anything follows it but the end."""
         self._begun = False
+        self._is_at_work: bool | None = None
+        """Whether a task has begun and not ended; ``None`` before the first."""
         # an empty line precedes a header that is not the first output
         self._speaker: str | None = None if echo else ""
         self._live: _LiveText | None = None
@@ -152,7 +154,7 @@ class Conversation(PromotedListener):
         """Print an event."""
         match event:
             case RunBegan():
-                self._begun = False
+                self._begun, self._is_at_work = False, True
             case ModelCallBegan():
                 self._aloud.discard(event.agent)
             case ModelCallPutOff():
@@ -268,6 +270,12 @@ class Conversation(PromotedListener):
         self._screen.close()
         said, self._said = self._said, None
         self._speaker, self._executed, self._kept = "", False, None
+        is_told, self._is_at_work = self._is_at_work is False, False
+        if is_told:
+            # a chat has ended, each of whose tasks has a result of its own
+            self._screen.text("")
+            self._screen.line(("── in all ", "bold"), (f"· {totals(result)}", "dim"))
+            return
         if result.ending is RunEnding.FAILED and not result.messages:
             return
         counts, style = result.ending.is_success, "bold yellow"
@@ -282,7 +290,7 @@ class Conversation(PromotedListener):
         if result.answer is None:
             return
         if self._answer_last:
-            label, style = ("answer", "bold green") if counts else (_NOT_ACCEPTED, "bold yellow")
+            label, style = result.answer_label, "bold green" if counts else "bold yellow"
             self._screen.text("")
             # the last line of a pipe is the answer, whatever stands before
             if self._screen.renders and result.answer.strip() == (said or "").strip():
@@ -424,6 +432,11 @@ class Conversation(PromotedListener):
             case ProcessBegan() as began, ProcessEnded():
                 how = f"exit code {event.returncode}" if event.error is None else shortened(event.error)
                 what, is_well = f"$ {shortened(shlex.join(began.argv))}", event.returncode == 0
+            case OtherEffectBegan(), OtherEffectEnded(told=str() as told):
+                if told and event.error is None:
+                    self._aside(event.agent, told)
+                # else whoever prints the errors of runs prints this one, too
+                return
             case OtherEffectBegan() as began, OtherEffectEnded():
                 how = "done" if event.error is None else shortened(event.error)
                 asked = json.dumps(began.request, ensure_ascii=False)
@@ -467,18 +480,19 @@ class AnswerOnly:
         """Print an event, if it is the last one."""
         self._activity(event)
         print_notices(self._screen, event)
-        if not isinstance(event, RunResult) or self._knows():
+        if self._knows():
             return
-        label = _NOT_ACCEPTED
+        if isinstance(event, OtherEffectEnded) and event.told and event.error is None:
+            self._screen.notice("note", event.told, again=True)
+        if not isinstance(event, RunResult):
+            return
         if event.answer is not None:
             self._screen.prose(event.delivered_answer or event.answer)
             if event.renamed and event.delivered_answer == event.answer:
                 # a program reads it
                 self._screen.notice("note", event.renamed)
-        elif event.error is None and event.signal is None:
-            label = "there is no answer"
-        else:
+        elif event.error is not None or event.signal is not None:
             # an error says what went wrong
             return
         if event.answer is None or not event.ending.is_success:
-            self._screen.notice("warning", " · ".join([label, *event.reasons]))
+            self._screen.notice("warning", " · ".join([event.ending, event.answer_label, *event.reasons]))

@@ -97,15 +97,15 @@ async def examine(environ: Mapping[str, str] = os.environ) -> AsyncGenerator[Che
     if has_engine:
         try:
             names = [orphan.name for orphan in await list_orphans()]
-            yield _left("containers", names, "none is left by a run that was killed")
+            yield _left("containers", names, "killed runs have left none")
         except EngineError as error:
             yield Check("containers", State.MISSING, str(error))
     directories = list(map(str, orphaned_directories()))
-    yield _left("directories", directories, "no temporary one is left by a run that was killed")
+    yield _left("directories", directories, "killed runs have left no temporary ones")
     if environ.get("OPENAI_API_KEY"):
         yield Check("key", State.WORKS, "OPENAI_API_KEY is set")
     else:
-        advice = "the config `team` reads it; `local-model` needs none, but `--model NAME` and a server"
+        advice = "the config `team` reads it; `local-model` needs no key, but `--model NAME` and a server"
         yield Check("key", State.MISSING, f"OPENAI_API_KEY is not set: {advice}")
     if shipped := ", ".join(shipped_configs()):
         yield Check("configs", State.WORKS, shipped)
@@ -203,8 +203,8 @@ async def _confinement(config: ConfinedSandboxConfig) -> Check:
     if sandbox.ungrouped:
         reasons = ", ".join(f"{controller} ({reason})" for controller, reason in sandbox.ungrouped.items())
         group = (
-            f"not limited altogether, as no control group can be made for it: {reasons}; on a machine with systemd, "
-            "`systemd-run --user --scope codeact-team …` runs where it can"
+            "memory, processes and processor time are not limited altogether, as no control group can be made: "
+            f"{reasons}; with systemd, `systemd-run --user --scope codeact-team …` runs it where one can be made"
         )
     return Check(name, State.WORKS, f"{view}, the kernel enforces: {enforced}; {group}")
 
@@ -230,13 +230,15 @@ def _limits(engine: EngineDescription, configs: Iterable[DockerSandboxConfig]) -
             return Check("limits", State.MISSING, refused)
     if engine.unenforced:
         return Check(
-            "limits", State.LIMITED, f"not enforced: {', '.join(engine.unenforced)}, which is accepted"
+            "limits", State.LIMITED, f"not enforced: {', '.join(engine.unenforced)}, as the config accepts"
         )
     if not engine.counts_swap:
         detail = "memory_mib, cpus and pids are enforced, but swap comes on top of memory_mib; boot with `swapaccount=1`"
         return Check("limits", State.LIMITED, detail)
     exception = (
-        ", unless it belongs to a login session: then no container starts" if engine.may_start_outside else ""
+        ", unless the engine belongs to a login session: then no container starts"
+        if engine.may_start_outside
+        else ""
     )
     return Check("limits", State.WORKS, f"memory_mib, cpus and pids are enforced{exception}")
 
@@ -258,7 +260,7 @@ async def _image(client: Client, config: DockerSandboxConfig, *, start: bool) ->
                 async with serving_alone(sandbox) as processes:
                     python = await interpreter_in(processes)
             except SandboxError:
-                return Check("image", State.WORKS, f"{image} is here; it has no Python that answers")
+                return Check("image", State.WORKS, f"{image} is here, but its Python does not answer")
     except TimeoutError:
         late = f"{image} is here; its Python does not answer within {_ANSWER_TIMEOUT} s"
         return Check("image", State.LIMITED, late)
@@ -297,7 +299,7 @@ async def _packages(config: ConfinedExecutorConfig | DockerExecutorConfig) -> Ch
     if not requested:
         return None
     if layer is None:
-        later = "this machine gets them on first use, for which it needs a package index"
+        later = "they are downloaded on first use, which needs a package index"
         return Check("packages", State.LIMITED, f"{requested}: {later}")
     return Check("packages", State.WORKS, f"{requested}: here, with what they need", layer.packages)
 

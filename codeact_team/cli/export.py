@@ -39,10 +39,12 @@ def export_command(screen: Screen, names: Sequence[str], runs: Path) -> None:
     write = _FORMATS.get(file.suffix.lower())
     if write is None:
         raise SettingError(
-            f"{last} is no file that can be written: name one behind the run that ends in {', '.join(_FORMATS)}"
+            f"{last} is not a file that can be written: after the run, name a file that ends in {', '.join(_FORMATS)}"
         )
     if not chosen:
-        raise SettingError(f"which run is to be written to {last}? Name it before the file, such as last")
+        raise SettingError(
+            f"say which run to write to {last}: put it before the file, as in `export last {last}`"
+        )
     found = {directory.path: directory for directory in (find_run(name, runs) for name in chosen)}
     if len(found) > 1 and file.suffix.lower() not in _FOR_SEVERAL:
         raise SettingError(

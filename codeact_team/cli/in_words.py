@@ -1,4 +1,4 @@
-"""Numbers, files and results in words."""
+"""Files and results in words."""
 
 from __future__ import annotations
 
@@ -10,27 +10,14 @@ from pathlib import Path
 from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.execution import CallOutcome
 from codeact_team.journal.result import Costs, RunEnding, RunFile, RunResult
+from codeact_team.text.amounts import counted, size_of
 
-_UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
 _MAX_FILES = 20
 """Files with a line each; more are summed up."""
 _MAX_NAMES = 5
 """Files that are named in a line about many."""
 _MAX_TEXT = 60
 """Characters of a call's arguments, or of its error."""
-
-
-def size_of(size: int) -> str:
-    """A number of bytes for a person."""
-    if size < 1000:
-        return counted(size, "byte")
-    unit, power = next(((unit, power) for unit, power in _UNITS if size < 1000 * power), _UNITS[-1])
-    return f"{size / power:,.1f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, with the noun in the singular or the plural."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def shortened(text: str) -> str:
@@ -40,11 +27,15 @@ def shortened(text: str) -> str:
 
 
 def summary(result: RunResult) -> str:
-    """What a run has come to and has used, in one line."""
-    parts = [counted(result.messages, "message"), *spent(result)]
+    """What a run has used and why it has ended, in one line."""
     # what a parked run waits for is printed last
     reasons = () if result.ending is RunEnding.PARKED else result.reasons
-    return " · ".join([*parts, f"{result.seconds:.1f} s", *reasons])
+    return " · ".join([totals(result), *reasons])
+
+
+def totals(result: RunResult) -> str:
+    """What a run has used, in one line."""
+    return " · ".join([counted(result.messages, "message"), *spent(result), f"{result.seconds:.1f} s"])
 
 
 def spent(used: RunResult | Costs) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from codeact_team.cli.examination import (
     remove_left_behind,
 )
 from codeact_team.cli.json_lines import print_json
+from codeact_team.cli.options import days_ago
 from codeact_team.cli.screen import Screen
 from codeact_team.config.components import PlacedComponent
 from codeact_team.config.loading import read_config
@@ -33,7 +33,6 @@ from codeact_team.sandbox.docker.engine import at_engine
 logger = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
-_DAY = 24 * 60 * 60
 _MARKS = {State.WORKS: ("✓", "green"), State.LIMITED: ("!", "yellow"), State.MISSING: ("✗", "red")}
 _WIDTH = 12
 _QUICKSTART = "quickstart"
@@ -78,7 +77,7 @@ def packages_command(
     code = 0
     screen.work()
     for layer in (kept := layers.all()):
-        if older_than is not None and time.time() - layer.used < older_than * _DAY:
+        if older_than is not None and layer.used > days_ago(older_than):
             continue
         shown = layer.model_dump(mode="json")
         if verify and (changes := layers.changes(layer, thorough=True)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from codeact_team.cli.options import (
     AllowUnsafe,
     BaseUrl,
     Json,
+    Kept,
     Model,
     Overrides,
     RunDir,
@@ -171,19 +171,10 @@ def packages(
         raise typer.Exit(code)
 
 
-class Kept(StrEnum):
-    """What ``clean`` removes."""
-
-    PACKAGES = "packages"
-    RUNS = "runs"
-    KEY = "key"
-    COMPLETION = "completion"
-
-
 def clean(
     kinds: Annotated[
         list[Kept] | None,
-        typer.Argument(metavar="KIND", help="packages, runs, key or completion. Default: all."),
+        typer.Argument(metavar="KIND", help="What to remove. Default: all of these."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,

@@ -81,7 +81,7 @@ def _history(screen: Screen) -> History:
 
 
 def _warn(screen: Screen, error: Exception) -> None:
-    screen.notice("warning", f"what you enter is not kept for the next chat: {error}")
+    screen.notice("warning", f"what you type cannot be kept for the next chat: {error}")
 
 
 class _KeptHistory(FileHistory):

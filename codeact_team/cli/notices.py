@@ -48,11 +48,9 @@ def _notices(screen: Screen, event: Event, places: bool) -> Iterator[tuple[Level
             for workspace in event.workspaces if places else ():
                 yield "note", f"the workspace is {workspace}"
         case BlocksRepeated() if event.differing:
-            differing = (
-                f"of {event.blocks} blocks that ran again, {event.differing} wrote something else than before"
-            )
+            differing = f"of {event.blocks} blocks that ran again, {event.differing} printed something else than before"
             shown = "" if event.difference is None else f":\n{edged(visible(event.difference), screen.width)}"
-            yield "warning", f"{differing}; the agents go by what was written before{shown}"
+            yield "warning", f"{differing}; the agents keep to the earlier output{shown}"
         case RunResult():
             for problem in _uncopied(event):
                 yield "warning", problem
@@ -65,7 +63,7 @@ def _note(event: Event) -> str | None:
     match event:
         case RunBegan(record=str(), bypassing_parts=[_, *_]):
             named = ", ".join(event.bypassing_parts)
-            return f"this run cannot be resumed, as these act past what is recorded: {named}"
+            return f"this run cannot be resumed, as these bypass its journal: {named}"
         case RunResumed():
             return _resumed(event)
         case ModelCallPutOff():
@@ -75,7 +73,9 @@ def _note(event: Event) -> str | None:
         case FilesPutBack():
             named = ", ".join(map(readable, event.files[:_MAX_FILES]))
             more = f" and {len(event.files) - _MAX_FILES:,} more" if event.files[_MAX_FILES:] else ""
-            return f"as before the code that was interrupted, in {event.workspace}: {named}{more}"
+            return (
+                f"restored to what they were before the interrupted code, in {event.workspace}: {named}{more}"
+            )
         case BlockEnded(missing_module=str() as module):
             return f"the code lacks the module {module!r}; to add it: {advice(module)}"
         case _:

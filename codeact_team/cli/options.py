@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from functools import partial
 from glob import escape, glob
 from pathlib import Path
@@ -17,6 +19,20 @@ if TYPE_CHECKING:
     from codeact_team.cli.screen import Screen
     from codeact_team.config.overrides import ForEvery
     from codeact_team.core.providers import Policy
+
+
+class Kept(StrEnum):
+    """What is kept for later runs, and `clean` removes."""
+
+    PACKAGES = "packages"
+    RUNS = "runs"
+    KEY = "key"
+    COMPLETION = "completion"
+
+
+def days_ago(days: float) -> float:
+    """The time so many days ago, in seconds since the epoch."""
+    return time.time() - days * 24 * 60 * 60
 
 
 def template_names(incomplete: str) -> list[str]:

@@ -70,7 +70,7 @@ def read_file(path: Path, what: str) -> str:
     """The text in a file; ``what`` names it in errors.
 
     Raises:
-        SettingError: If it cannot be read, is larger than a text may be, or is no UTF-8 text.
+        SettingError: If it cannot be read, is larger than a text may be, or is not UTF-8 text.
     """
     try:
         return decode(read_regular(path, _MOST_READ), f"{what} from {path}")
@@ -105,11 +105,11 @@ def read_standard_input(what: str) -> str:
 
 
 def decode(data: bytes, what: str) -> str:
-    """The text of ``data``, or a SettingError if it is no UTF-8 text."""
+    """The text of ``data``, or a SettingError if it is not UTF-8 text."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SettingError(f"{what} is no UTF-8 text") from error
+        raise SettingError(f"{what} is not UTF-8 text") from error
 
 
 _Say = Callable[[Text], None]
@@ -117,7 +117,7 @@ _Say = Callable[[Text], None]
 _KEYS = "Ctrl-C stops the work, and Ctrl-D leaves the question open"
 _HINT = f"y allows it, n does not (a reason may follow), a allows it always; {_KEYS}"
 _PAGE_HINT = f"there is more to read before it can be allowed: Enter shows it, n denies it; {_KEYS}"
-_TOO_EARLY = "what you typed before this was shown is not taken for an answer"
+_TOO_EARLY = "what you typed before this was shown is ignored"
 _SHORTEST_PAGE, _LINES_AROUND_A_PAGE = 5, 4
 """Lines. Around a page are the headline, the prompt, and a hint."""
 
@@ -267,8 +267,8 @@ def _confirm(screen: Screen, run: ForeignRun) -> Collection[str] | None:
     screen.begin_line()
     screen.notice(
         "warning",
-        f"{not_yours}, or was changed since. Whoever has written it chooses what code runs, what your tools are called "
-        "with, and what counts as approved",
+        f"{not_yours}, or was changed since. Whoever wrote it chooses which code runs, with which arguments your tools "
+        "are called, and what counts as approved",
     )
     parts = {
         "its task": (task, None),

@@ -15,9 +15,9 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from codeact_team.cli.chat import chat_command
 from codeact_team.cli.conversation import listener_of
-from codeact_team.cli.in_words import counted, size_of
 from codeact_team.cli.json_lines import JsonLines, print_json
 from codeact_team.cli.notices import print_notices
+from codeact_team.cli.options import days_ago
 from codeact_team.cli.prompts import decode
 from codeact_team.cli.run import command, print_end, stoppable
 from codeact_team.cli.screen import Screen
@@ -32,12 +32,12 @@ from codeact_team.journal.run_directory import RunDirectory, find_run, runs_in
 from codeact_team.runs.foreign_runs import options_of
 from codeact_team.runs.kept_runs import KeptRun, ParkedRun, RunState, beyond
 from codeact_team.runs.replaying import ReplayedRun, ReplayedTeam
+from codeact_team.text.amounts import counted, size_of
 from codeact_team.text.visibility import cut, readable
 from codeact_team.tools.approvals import AskedQuestion
 
 _DIFFERS = 1
 """The exit code of a replay."""
-_DAY = 24 * 60 * 60
 _STATE = 12
 """Characters of a state in a list."""
 _MIN_TASK = 20
@@ -100,7 +100,8 @@ def _print_question(screen: Screen, question: OpenQuestion, directory: RunDirect
     screen.text(question.text)
     if question.is_lost:
         screen.notice(
-            "warning", f"what has asked question {question.n} is not done twice: no answer reaches it"
+            "warning",
+            f"no answer reaches question {question.n} any more: what asked it was interrupted, and is not repeated",
         )
 
 
@@ -109,8 +110,8 @@ def _next_step(run: ParkedRun, directory: RunDirectory) -> str:
     if not run.answerable:
         recorded = RecordedRun(directory)
         if recorded.about.is_of_program:
-            return f"{recorded.about.starting_again}, and it goes on"
-        return f"the run goes on by: {command('resume', str(path), *options_of(recorded))}"
+            return f"to go on, {recorded.about.starting_again}"
+        return f"to go on: {command('resume', str(path), *options_of(recorded))}"
     ways = "yes, no (a reason may follow) or always"
     if all(run.question(number).kind != AskedQuestion.kind for number in run.answerable):
         ways = "a text, or - to read it from standard input"
@@ -122,7 +123,7 @@ def _next_step(run: ParkedRun, directory: RunDirectory) -> str:
 def replay_command(screen: Screen, run: ReplayedRun, *, as_json: bool, quiet: bool) -> int:
     """Replay a run, print what happens and what differs, and return the exit code."""
     if as_json and quiet:
-        raise SettingError("--json prints all events, and --quiet what was found only: leave one of them out")
+        raise SettingError("--json prints all events, and --quiet only the finding: leave one of them out")
 
     def print_only_notices(event: Event) -> None:
         print_notices(screen, event)
@@ -137,7 +138,7 @@ def replay_until_command(screen: Screen, run: ReplayedRun, *, as_json: bool) -> 
     """Replay a part of a run, let a person talk to its team from there on, and return the exit code."""
     if not isinstance(run, ReplayedTeam):
         raise SettingError(
-            "--until goes on in a chat, but what comes next in this run only its program knows: leave it out"
+            "--until cannot go on with this run in a chat, as only its program knows what comes next: leave --until out"
         )
 
     async def begin(listener: Listener) -> int | None:
@@ -161,7 +162,8 @@ def _print_findings(screen: Screen, run: ReplayedRun, result: RunResult, listene
     for each in found.changed:
         times = "" if each.times == 1 else f" {each.times} times"
         screen.notice(
-            "note", f"{each.agent} has asked otherwise than then{times} ({each.kind.replace('_', ' ')})"
+            "note",
+            f"{each.agent} has sent another request than was recorded{times} ({each.kind.replace('_', ' ')})",
         )
     screen.text("")
     blocks = counted(found.blocks, "call") + " of code"
@@ -204,15 +206,14 @@ class Selection:
             try:
                 size = TypeAdapter(ByteSize).validate_python(self.beyond)
             except ValidationError:
-                raise SettingError(f"{self.beyond!r} is no size: write it as 500MB or 2GB") from None
+                raise SettingError(f"{self.beyond!r} is not a size: write it as 500MB or 2GB") from None
             # all of them take up space, also those that are not selected
             runs = beyond(runs, size)
-        now = time.time()
         for run in runs:
             if (
                 (not states or run.state in states)
                 and (self.task is None or self.task.casefold() in run.task.casefold())
-                and (self.older_than is None or now - run.changed > self.older_than * _DAY)
+                and (self.older_than is None or run.changed < days_ago(self.older_than))
             ):
                 yield run
 
@@ -283,8 +284,8 @@ def _print_run(screen: Screen, run: KeptRun) -> None:
         before = f"\n  {' · '.join(filter(None, [steps.strip(), tokens, *costs, seconds]))}\n  "
     screen.text(before, "dim", end="")
     screen.text(cut(task, min(room, _MAX_TASK)), end="")
-    if result is not None and result.ending is RunEnding.NOT_ACCEPTED and result.reasons:
-        why = " · ".join(result.reasons)
+    # what a parked run waits for is told by `answer`
+    if result is not None and result.ending is not RunEnding.PARKED and (why := result.problem) is not None:
         screen.text(f"\n  {cut(why, screen.width - 2)}" if screen.renders else f"  · {why}", "dim", end="")
     screen.text("")
 

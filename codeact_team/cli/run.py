@@ -40,7 +40,7 @@ from codeact_team.text.visibility import readable
 _ANSWER = "the answer"
 _PATIENCE = 1.0
 """Seconds for the first byte on standard input."""
-_LOST = "\n(what asks it is stopped half-way, and not done twice: no answer reaches it. Resume the run on a terminal)"
+_LOST = "\n(no answer reaches it: the code that asked was stopped half-way, and is not repeated. Resume the run on a terminal)"
 
 
 @contextmanager
@@ -187,8 +187,9 @@ class ResumeHint:
         )
         lines = [f"the run is parked until this is answered:\n{asked}"]
         if not all(question.is_lost for question in questions):
-            which = ("--question", "N") if questions[1:] else ()
-            lines.append(f"to answer: {command('answer', place, *which)} ANSWER")
+            several = bool(questions[1:])
+            one = "; --question N in place of --all answers one" if several else ""
+            lines.append(f"to answer: {command('answer', place, *['--all'] * several)} ANSWER{one}")
         return "\n".join([*lines, f"to go on: {resume}"])
 
 
@@ -239,7 +240,7 @@ def run_command(
                 except SettingError as error:
                     raise SettingError(f"{error}{hint.redelivery('-o FILE')}") from error
             elif write is not None:
-                screen.notice("warning", f"{output} is not written: there is no answer that counts")
+                screen.notice("warning", f"{output} is not written: the run did not come to an answer")
 
         with asking_the_person(screen, runner.leave, as_json=as_json):
             running = runner.run_once(task, seconds=seconds, deliver=deliver)
@@ -305,9 +306,9 @@ def read_task(screen: Screen, config: str, task: str | None, file: Path | None) 
     if not is_input_ready(_PATIENCE):
         screen.notice(
             "warning",
-            "nothing comes on standard input, and it is left out; to wait for it, give - as the task, and to be silent, "
-            "redirect it from /dev/null",
+            "nothing has come on standard input, so it is ignored; give - as the task to wait for it, or redirect it "
+            "from /dev/null to be rid of this warning",
         )
         return task
-    piped = read_standard_input("what goes with the task").strip()
+    piped = read_standard_input("the text that goes with the task").strip()
     return "\n\n".join(filter(None, [task, piped])) or None

@@ -339,7 +339,9 @@ def chat(
                 first += [data_input(data)] if data else []
                 first += [model_input(model)] if model else []
             elif config is None:
-                raise SettingError("say with what to chat, such as `chat codeact`, or `chat --continue`")
+                raise SettingError(
+                    "name a config, as in `chat codeact`, or go on with the last chat by `chat --continue`"
+                )
             else:
                 runner = TeamChat(
                     config,

@@ -13,8 +13,8 @@ from codeact_team.cli.export import shown_page
 from codeact_team.cli.run import ResumeHint, print_end
 from codeact_team.cli.screen import Screen
 from codeact_team.config.document import Document
-from codeact_team.core.effects import Event
-from codeact_team.core.events import BlockEnded, Output
+from codeact_team.core.effects import Event, OtherEffectEnded
+from codeact_team.core.events import BlockEnded, Output, RunBegan
 from codeact_team.errors import CodeActTeamError, SettingError
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.journal.result import RunResult
@@ -70,7 +70,9 @@ def _config_of(run: RecordedRun) -> Document | None:
 async def _print_run(
     screen: Screen, run: RecordedRun, resume_hint: ResumeHint, *, follow: bool, as_json: bool
 ) -> None:
-    listener = listener_of(screen, as_json=as_json, answer_last=True)
+    # as a chat has shown it, each answer is where it came
+    listener = listener_of(screen, as_json=as_json, answer_last=not run.about.is_chat)
+    is_told = False
     async with aclosing(run.follow() if follow else _recorded(run)) as events:
         async for event in events:
             resume_hint(event)
@@ -81,11 +83,20 @@ async def _print_run(
                         agent=event.agent, text=output, message_id=event.message_id, parent=event.parent
                     )
                     listener(piece)
+                case RunBegan():
+                    is_told = False
                 case _:
                     pass
             listener(event)
-            if isinstance(event, RunResult) and not as_json:
-                print_end(screen, event)
+            if as_json:
+                continue
+            if isinstance(event, RunResult):
+                if not is_told:
+                    print_end(screen, event)
+                # a chat ends once more as its last task did
+                is_told = True
+            elif isinstance(event, OtherEffectEnded) and event.told and event.error is not None:
+                screen.notice("error", event.told, again=True)
 
 
 async def _recorded(run: RecordedRun) -> AsyncGenerator[Event]:

@@ -42,7 +42,7 @@ def what_is_undone(undone: LastInput, *, is_contained: bool) -> str:
     brought_back = {"variables": undone.names if is_contained else (), "files": undone.files}
     changes = [f"{what} {_named(names)}" for what, names in brought_back.items() if names]
     if changes:
-        lines.append(f"before other code runs, these are as they were: {'; '.join(changes)}")
+        lines.append(f"restored before other code runs: {'; '.join(changes)}")
     if not is_contained:
         lines.append(f"{VARIABLES_ARE_LOST}; what it did elsewhere stays done")
     return "\n".join(lines)

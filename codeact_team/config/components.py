@@ -78,7 +78,9 @@ def unknown_participants(parts: Sequence[PlacedComponent]) -> Iterator[Problem]:
                 for place, name in _names_in(part.config.get(field), (field,)):
                     if name not in names:
                         hint = did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
-                        yield Problem((*part.path, "config", *place), f"nobody here is called {name!r}{hint}")
+                        yield Problem(
+                            (*part.path, "config", *place), f"no agent of the team is called {name!r}{hint}"
+                        )
 
 
 def _participants(parts: Sequence[PlacedComponent]) -> set[str] | None:

@@ -394,4 +394,4 @@ def _read_text(file: pathlib.Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError("this is no UTF-8 text", file=str(file), line=line) from error
+        raise ConfigError("this is not UTF-8 text", file=str(file), line=line) from error

@@ -139,8 +139,8 @@ class _Dump:
         reference = self._find(path, value) if isinstance(value, str) else None
         if reference is None:
             raise _error(
-                "a secret is not written in clear; leave it out, so that it is read from the environment where the "
-                "component does that, or load it from a config that says ${NAME}",
+                "a secret is not written in clear text; leave it out if the component reads it from the "
+                "environment, or load it from a config that says ${NAME}",
                 path,
             )
         return reference
@@ -152,7 +152,7 @@ def dump_config(component: ComponentBase[BaseModel]) -> str:
     A value that was loaded from a reference ``${NAME}`` is written as that reference.
 
     Raises:
-        ConfigError: If something in it has no form in a config, or is a secret that was not loaded from a reference.
+        ConfigError: If something in it cannot be written to a config, or is a secret that was not loaded from a reference.
     """
     try:
         model = component.dump_component()
@@ -166,7 +166,7 @@ def _as_json(value: object, path: Path) -> Any:
     try:
         return to_jsonable_python(value)
     except PydanticSerializationError as error:
-        raise _error(f"a {type(value).__name__} has no form in a config", path) from error
+        raise _error(f"a {type(value).__name__} cannot be written to a config", path) from error
 
 
 def _error(message: str, path: Path) -> ConfigError:

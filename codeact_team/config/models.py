@@ -74,7 +74,7 @@ SERVER_FIELDS = ("base_url", "host", "azure_endpoint", "endpoint")
 _REPLAY = "autogen_ext.models.replay."
 _BLANK = re.compile(r"\s")
 
-NO_URL = "the URL of a server begins with http:// or https://, and goes on with its name"
+NO_URL = "the URL of a server begins with http:// or https://, followed by the server's name"
 """The error about a malformed URL."""
 NO_KEY = "none"
 """The key for a server that needs none: clients insist on one."""

@@ -67,7 +67,7 @@ def resolve_text(written: str, environ: Mapping[str, str]) -> Resolved:
             return "${"
         if match["malformed"]:
             raise UnresolvedError(
-                f"{match[0]!r} is no reference: write ${{NAME}} or ${{NAME:-default}}, and $${{ for a literal ${{"
+                f"{match[0]!r} is not a reference: write ${{NAME}} or ${{NAME:-default}}, and $${{ for a literal ${{"
             )
         referred = True
         value = environ.get(match["name"])

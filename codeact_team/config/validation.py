@@ -212,7 +212,7 @@ def _wrapped(data: object) -> str | None:
     told = cast("dict[str, Any]", data)
     inner: Any = told.get("component")
     if is_component(inner):
-        return f"a component that is wrapped in `component`, as AutoGen Studio keeps it: use what is in it, {inner['provider']}"
+        return f"AutoGen Studio has wrapped this component in `component`: use what is in it, {inner['provider']}"
     gallery: Any = told.get("config", told)
     kinds = cast("dict[str, Any]", gallery).get("components") if isinstance(gallery, dict) else None
     if isinstance(kinds, dict):
@@ -277,7 +277,7 @@ class _Checking:
         kinds = kinds_at(path, next(filter(None, around), None))
         if kinds and not issubclass(component, kinds):
             wanted = " or ".join(kind.__name__ for kind in kinds)
-            message = f"expected a component of the kind {wanted}; {component.__name__} is none"
+            message = f"expected a component of the kind {wanted}; {component.__name__} is not one"
             self.problems.append(Problem((*path, "provider"), message))
 
     def _version(self, path: Path, component: ComponentClass, given: object) -> bool:
@@ -288,7 +288,7 @@ class _Checking:
         if given > current or not reads_past_versions(component):
             message = f"version {given} of {component.__name__} is not the installed one, {current}"
             if given < current:
-                message += f": write {current}, which is all that most such configs need"
+                message += f": write {current}; most such configs need no other change"
             self.problems.append(Problem((*path, "component_version"), message))
         return False
 

@@ -114,7 +114,7 @@ class _Scanner(Scanner):
     def scan_tag(self) -> Any:
         # the time to scan a tag grows with the square of its length
         if not any(map(str.isspace, self.reader.prefix(_MAX_TAG_CHARS + 1))):
-            raise YamlError("a tag is longer than those that are supported", self.reader.line + 1)
+            raise YamlError("a tag is longer than any that is supported", self.reader.line + 1)
         return super().scan_tag()
 
 
@@ -132,7 +132,7 @@ class _Composer(Composer):
 def require_size(values: int, depth: int, line: int | None = None) -> None:
     """Raise a :class:`YamlError` if there are too many values, or they are nested too deep."""
     if values > MAX_VALUES:
-        raise YamlError(f"more than {MAX_VALUES} keys and values, with aliases in full", line)
+        raise YamlError(f"more than {MAX_VALUES} keys and values, with aliases expanded", line)
     if depth > MAX_DEPTH:
         raise YamlError(f"nested more than {MAX_DEPTH} deep", line)
 
@@ -154,7 +154,7 @@ def _compose(text: str) -> Node | None:
         line = text.count("\n", 0, error.position) + 1
         raise YamlError(f"the character {chr(error.character)!r} is not allowed in YAML", line) from error
     except (YAMLError, ValueError, RecursionError) as error:
-        raise YamlError(f"this is no YAML: {error}") from error
+        raise YamlError(f"this is not YAML: {error}") from error
 
 
 def _in_words(error: MarkedYAMLError) -> str:
@@ -163,7 +163,7 @@ def _in_words(error: MarkedYAMLError) -> str:
         return "a tab cannot indent; use spaces"
     if "another document" in problem:
         return "more than one document in the file; keep one"
-    return f"this is no YAML: {f'{error.context}, ' if error.context else ''}{problem}"
+    return f"this is not YAML: {f'{error.context}, ' if error.context else ''}{problem}"
 
 
 @dataclass
@@ -182,7 +182,7 @@ class _Reading:
         self.places.lines.setdefault(path, _line(node))
         if (first := self.first.setdefault(id(node), path)) != path:
             if path[: len(first)] == first:
-                raise YamlError("an alias points to the value it is in", _line(node))
+                raise YamlError("an alias points to a value that contains it", _line(node))
             self.places.aliases[path] = first
         if isinstance(node, ScalarNode):
             return _scalar(node)
@@ -194,7 +194,7 @@ class _Reading:
         self.chars += len(node.value) if isinstance(node, ScalarNode) else 0
         require_size(self.values, len(path), _line(node))
         if self.chars > _MAX_CHARS:
-            raise YamlError(f"longer than {_MAX_CHARS} characters, with aliases in full", _line(node))
+            raise YamlError(f"longer than {_MAX_CHARS} characters, with aliases expanded", _line(node))
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         _require_tag(node, "map")
@@ -203,7 +203,7 @@ class _Reading:
             self._count(key_node, path)
             key = self._key(key_node)
             if key in data:
-                raise YamlError(f"the key {key!r} is there twice in one mapping", _line(key_node))
+                raise YamlError(f"the mapping has the key {key!r} twice", _line(key_node))
             self.places.lines[*path, key] = _line(key_node)
             data[key] = self.plain(value_node, (*path, key))
         return data

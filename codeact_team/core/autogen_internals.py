@@ -296,7 +296,7 @@ async def _mended(stream: Any, state: AnswerState) -> AsyncGenerator[Any]:
     # who reads it does so before anything else can happen
     state.had_reason = had_reason
     if is_empty:
-        raise AnswerCutOffError("the model's server has answered nothing")
+        raise AnswerCutOffError("the model's server has sent an empty answer")
 
 
 class _ToolCalls:

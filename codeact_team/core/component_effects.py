@@ -19,6 +19,7 @@ from codeact_team.core.events import (
 )
 from codeact_team.core.execution import ArtifactReference, Outcome, SessionResult
 from codeact_team.core.sandbox_description import DataEntry
+from codeact_team.text.amounts import counted, size_of
 
 T = TypeVar("T")
 R = TypeVar("R", bound=CodeResult)
@@ -33,18 +34,41 @@ class WorkspaceEffect(Effect[T]):
 
 
 class DataGiven(WorkspaceEffect[Sequence[DataEntry]]):
-    """A person gives a file or a directory of this machine to the code of an executor; the outcome is what a model is told."""
+    """A person gives a file or a directory of this machine to the code of an executor; the outcome is what a model is told.
+
+    Args:
+        executor: The executor.
+        path: Of the file or directory.
+        is_told: Whether people are told what came of it; of several executors, it is enough to tell it of one.
+    """
 
     kind = "data"
     form = TypeAdapter(Sequence[DataEntry])
     fails_undone = True
 
-    def __init__(self, executor: CodeExecutor, path: str) -> None:
+    def __init__(self, executor: CodeExecutor, path: str, *, is_told: bool = True) -> None:
         self.part = executor
         self._path = path
+        self._is_told = is_told
 
     def request(self) -> JsonValue:
         return {"path": self._path}
+
+    def facts_at_end(
+        self, outcome: Sequence[DataEntry] | None, error: BaseException | None
+    ) -> Mapping[str, JsonValue]:
+        if outcome is None:
+            return {"told": str(error) or f"{self._path} is not given: the copying was stopped"}
+        if not self._is_told:
+            return {"told": ""}
+        size = size_of(sum(entry.size for entry in outcome))
+        match outcome:
+            case [DataEntry(path=path, files=None)] if "/" not in path:
+                return {"told": f"the code has a copy of {path} now · {size}"}
+            case _:
+                files = sum(1 if entry.files is None else entry.files for entry in outcome)
+                name = outcome[0].path.partition("/")[0] if outcome else self._path
+                return {"told": f"the code has a copy of {name}/ now · {counted(files, 'file')}, {size}"}
 
 
 class CodeEffect(Effect[T]):

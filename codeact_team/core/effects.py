@@ -106,12 +106,20 @@ class OtherEffectBegan(EffectBegan):
 
 @dataclass(kw_only=True)
 class OtherEffectEnded(EffectEnded):
-    """An effect of a kind without a class of its own has ended; ``error`` says why it has no outcome."""
+    """An effect of a kind without a class of its own has ended.
+
+    Attributes:
+        kind: The kind of the effect.
+        outcome: The outcome.
+        error: Why it has none.
+        told: What came of it in a sentence, which people get in place of the rest; empty where another event tells it.
+    """
 
     type: ClassVar[Literal["other_effect_ended"]]
     kind: str
     outcome: JsonValue = None
     error: str | None = None
+    told: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -329,7 +337,9 @@ class Effect(ABC, Generic[T]):
     @classmethod
     def ended(cls, end: End) -> EffectEnded:
         """The event of the end of an effect of this kind, with what its entry has only for this kind."""
-        return OtherEffectEnded(kind=end.begin.kind, outcome=end.outcome, error=end.error)
+        return OtherEffectEnded(
+            kind=end.begin.kind, outcome=end.outcome, error=end.error, told=end.facts.get("told")
+        )
 
     def dump(self, outcome: T) -> JsonValue:
         """The outcome as JSON."""

@@ -424,16 +424,16 @@ def read_picture(data: bytes) -> Picture:
         ValueError: If it is broken, too large, or of an unsupported kind, such as interlaced.
     """
     if len(data) > MAX_BYTES:
-        raise ValueError(f"it has {len(data) / 1e6:.1f} MB, and {MAX_BYTES / 1e6:.1f} MB are the most")
+        raise ValueError(f"it has {len(data) / 1e6:.1f} MB; at most {MAX_BYTES / 1e6:.1f} MB are possible")
     parts = list(_chunks(data))
     if parts[0][0] != b"IHDR" or len(parts[0][1]) != _HEAD.size:
-        raise ValueError("it has no head")
+        raise ValueError("it has no header")
     head = parts[0][1]
     width, height, depth, colours, compression, filtering, interlacing = _HEAD.unpack(head)
     if max(width, height) > MAX_EDGE:
-        raise ValueError(f"it has {width} x {height} pixels, and {MAX_EDGE} x {MAX_EDGE} are the most")
+        raise ValueError(f"it has {width} x {height} pixels; at most {MAX_EDGE} x {MAX_EDGE} are possible")
     if not (width and height) or depth not in _DEPTHS.get(colours, ()) or compression or filtering:
-        raise ValueError("its head is broken")
+        raise ValueError("its header is broken")
     if interlacing:
         raise ValueError("it is interlaced")
     palette = [body for kind, body in parts if kind == b"PLTE"]
@@ -472,7 +472,7 @@ def picture_from_base64(text: str) -> Picture | None:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The chunks of a PNG file that are needed to show it."""
     if not data.startswith(_SIGNATURE):
-        raise ValueError("it is no PNG")
+        raise ValueError("it is not a PNG")
     place, kind = len(_SIGNATURE), b""
     while kind != b"IEND":
         if place + 8 > len(data):
@@ -507,5 +507,5 @@ def _checked(packed: bytes, row: int, rows: int) -> bytes:
     except zlib.error:
         raise ValueError("its pixels are damaged") from None
     if not inflating.eof or size != row * rows:
-        raise ValueError("its pixels are not as many as its head says")
+        raise ValueError("the number of its pixels differs from what its header says")
     return packed[: len(packed) - len(inflating.unused_data)]

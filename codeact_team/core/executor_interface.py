@@ -240,7 +240,9 @@ class Workspace:
         raise SandboxError("there is no workspace to restore files in")
 
 
-_NO_SESSION = "files can be put into and got from the workspace of a session, and this executor runs none"
+_NO_SESSION = (
+    "files can be put into and read from the workspace of a session only, and this executor runs none"
+)
 
 Emit: TypeAlias = Callable[[str], Awaitable[None]]
 """Takes a piece of output. The output is not read any further before it returns."""
@@ -367,7 +369,7 @@ class StreamingCodeExecutor(CodeExecutor):
             SettingError: If it cannot be given, or something else has its name.
             SandboxError: If it cannot be copied, or the sandbox cannot start.
         """
-        raise SettingError(f"{type(self).__name__} takes no data")
+        raise SettingError(f"{type(self).__name__} cannot be given data")
 
     def know_data(self, entries: Sequence[DataEntry]) -> None:
         """Have :meth:`describe` tell of data that was added."""

@@ -118,7 +118,7 @@ def outcome_of(data: JsonValue) -> ProcessOutcome:
         return _FORM.validate_python(data)
     except ValidationError as error:
         raise JournalError(
-            "the outcome of a process cannot be read: its output holds a credential that is not restored, or the journal is damaged"
+            "the outcome of a process cannot be read: its output had a credential that was not kept, or the journal is damaged"
         ) from error
 
 
@@ -187,7 +187,7 @@ class ProcessEffect(WorkspaceEffect[ProcessOutcome]):
             if (failed := end.outcome["failure"]) is not None:
                 event.error = error_text(ProcessFailure(**failed).exception())
             elif end.outcome["timed_out"]:
-                event.error = "TimeoutExpired: its time was over"
+                event.error = "TimeoutExpired: its time was up"
         return event
 
 

@@ -16,7 +16,7 @@ NO_RULE = "no rule"
 
 def _of_allowing(at_most: int | None, info: ValidationInfo) -> int | None:
     if at_most is not None and info.data.get("decision") in ("deny", "ask"):
-        raise ValueError("goes with 'decision: allow' only")
+        raise ValueError("can be used with 'decision: allow' only")
     return at_most
 
 

@@ -6,7 +6,6 @@ import ast
 import functools
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType, UnionType
@@ -93,10 +92,9 @@ def takes_settings(
 ) -> Callable[[Callable[[Instance, Config], None]], Callable[Concatenate[Instance, P], None]]:
     """Let a constructor that is given a config take the config's fields as keyword arguments instead.
 
-    Type checkers and ``inspect.signature`` see them with their defaults, and ``help`` explains each by the docstring of its
-    field. Fields that say ``kw_only=False`` may be given by position, too. ``None`` for a list or a mapping is an empty one,
-    as in AutoGen's constructors. The constructor raises a :class:`SettingError` if a value is wrong, and a ``TypeError``
-    if no such setting.
+    Type checkers and ``inspect.signature`` see them with their defaults. Fields that say ``kw_only=False`` may be given by
+    position, too. ``None`` for a list or a mapping is an empty one, as in AutoGen's constructors. The constructor raises a
+    :class:`SettingError` if a value is wrong, and a ``TypeError`` if no such setting.
 
     Args:
         config: The class of the config.
@@ -120,7 +118,6 @@ def takes_settings(
 
         owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         cast("Any", with_settings).__signature__ = signature.replace(parameters=[owner, *parameters])
-        with_settings.__doc__ = _described([parameter.name for parameter in parameters], field_docs(model))
         return with_settings
 
     return decorate
@@ -206,20 +203,6 @@ def _docs_in(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 yield name, " ".join(text.split())
             case _:
                 pass
-
-
-def _described(names: Sequence[str], docs: Mapping[str, str]) -> str:
-    described = (
-        textwrap.fill(
-            f"{name}: {docs.get(name, '')}",
-            110,
-            initial_indent=" " * 4,
-            subsequent_indent=" " * 8,
-            break_on_hyphens=False,
-        )
-        for name in names
-    )
-    return "\n".join(["Make it with these settings.", "", "Args:", *described])
 
 
 def _problem(details: Any) -> str:

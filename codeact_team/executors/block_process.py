@@ -220,7 +220,7 @@ class SupervisedBlocks(BlockPlace):
         try:
             await self._server.run(request)
         except (OSError, TimeoutExpired, SandboxError) as error:
-            logger.warning("files of code blocks are left: %s", error)
+            logger.warning("files of code blocks stay in the sandbox: %s", error)
 
 
 class DirectBlocks(BlockPlace):
@@ -256,13 +256,15 @@ class DirectBlocks(BlockPlace):
         try:
             process = await first(self._spawn(["rm", "-f", "--", file]), None, deadline, undo=_abandon)
         except SandboxError as error:
-            logger.warning("files of code blocks are left: %s", error)
+            logger.warning("files of code blocks stay in the sandbox: %s", error)
             return
         chunk: bytes | None = None
         while process is not None and (chunk := await first(process.read(), None, deadline)):
             pass
         if chunk is None:
-            logger.warning("files of code blocks are left: `rm` has not ended after %g s", DELETE_TIMEOUT)
+            logger.warning(
+                "files of code blocks stay in the sandbox: `rm` has not ended after %g s", DELETE_TIMEOUT
+            )
         if process is not None:
             await (_abandon(process) if chunk is None else process.aclose())
 

@@ -61,7 +61,7 @@ def parse_command(label: str, command: str) -> list[str]:
     if not words:
         raise SettingError(f"languages: the command of {label!r} is empty")
     if not _LABEL.fullmatch(label):
-        raise SettingError(f"languages: {label!r} cannot be a label: letters, digits and + # . _ - only")
+        raise SettingError(f"languages: {label!r} cannot be a label: use letters, digits and + # . _ - only")
     return words
 
 
@@ -159,7 +159,7 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
         is_shell = PurePosixPath(command[0]).name in _SHELLS
         if not is_shell and (encoding := foreign_encoding(block.code)):
             raise BlockError(
-                f"A comment says that the code is written in {encoding[:80]!r}, but it is stored as UTF-8: leave that "
+                f"A comment declares the encoding {encoding[:80]!r}, but the code is stored as UTF-8: leave that "
                 "comment out"
             )
         require_size(block)
@@ -174,7 +174,7 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
         try:
             self._place = SupervisedBlocks(await self._guarded_server(environment, sandbox), sandbox.private)
         except NoPythonError as error:
-            logger.debug("each block takes long in this sandbox: %s", error)
+            logger.debug("blocks are slow in this sandbox: %s", error)
             spawn = await sandbox.start_without_python()
             self._no_python, self._place = error, DirectBlocks(spawn, sandbox)
 
@@ -183,7 +183,7 @@ class ProcessPerBlock(CodeRunner[BlockFile, ExecutionResult]):
         server.performers = environment.egress
         if (refused := environment.refusal_of(server.connection.unguarded)) is not None:
             await to_the_end(self._servers.close())
-            raise NoPythonError(f"no supervisor is safe in this sandbox: {refused}")
+            raise NoPythonError(f"a supervisor would not be safe in this sandbox: {refused}")
         return server
 
     async def is_well(self, environment: Environment, call: Call) -> bool:

@@ -85,8 +85,6 @@ class ConfinedCommandLineCodeExecutor(
     No container and no daemon: Landlock and seccomp of the Linux kernel deny network, other files and other
     processes. Processes that a block leaves running end with the block.
 
-    The settings are as in :class:`ConfinedCommandLineCodeExecutorConfig`.
-
     Raises:
         ValueError: If a setting is out of range.
     """
@@ -95,7 +93,42 @@ class ConfinedCommandLineCodeExecutor(
     component_provider_override = "codeact_team.ConfinedCommandLineCodeExecutor"
 
     @takes_settings(ConfinedCommandLineCodeExecutorConfig)
-    def __init__(self, config: ConfinedCommandLineCodeExecutorConfig) -> None:
+    def __init__(self, config: ConfinedCommandLineCodeExecutorConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """Runs each code block as a fresh process of this machine that may write its workspace and nothing else.
+
+        Args:
+            timeout: Seconds that one code block may take.
+            work_dir: Directory of the host that is the code's workspace; made if missing. Default: a
+                temporary one.
+            workspace_mib: The most MiB by which a workspace on the host may grow from the start on; counted
+                about every second.
+            workspace_files: The most files, directories among them, that may be added to such a workspace.
+            packages: Python packages that the code can import, such as `matplotlib>=3.8`. This machine gets
+                them, as wheels, and nothing of them runs here; the sandbox needs no network for them.
+            packages_file: A requirements file, or a lock such as pylock.toml, with such packages.
+            data: Files and directories of the host, such as `sales.csv`, of which the workspace gets copies
+                before the first block. The originals are never changed. Hidden files in a directory are left
+                out. The packages that read Excel and parquet files are added to `packages`.
+            delete_tmp_files: Whether the files that hold the code blocks are deleted as soon as these have
+                run; `false` keeps them for good. Default: they are deleted when the executor stops. Those
+                that name themselves stay.
+            languages: More languages: label to command, which gets the block's file as its last argument.
+            confinement: Whether to refuse if the kernel cannot enforce everything, or to continue with what
+                it can enforce, and warn.
+            memory_mib: Memory limit in MiB: for all processes together if this machine delegates a control
+                group, else for each.
+            pids: The most processes at once; threads count as well, except where namespaces are forbidden.
+            cpus: The processors whose time the code may take, such as 0.5, if this machine delegates a
+                control group.
+            tmpfs_mib: Size of the private temporary directory and `/tmp` together, in MiB. It counts as
+                memory.
+            readable: More files or directories of this machine that the code may read.
+            shared_memory: Whether the code may use the machine's `/dev/shm`, where locks and queues of
+                `multiprocessing` are, if its sandbox has none. It has none where namespaces are forbidden and
+                it runs as the user of this program, whose programs all share it.
+            environment: Variables of the code's environment. The code can read them all: no place for
+                secrets.
+        """
         super().__init__(config, ConfinedEnvironment(config), ProcessPerBlock(config))
 
 
@@ -113,8 +146,6 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
     No container and no daemon: Landlock and seccomp of the Linux kernel deny network, other files and other processes.
     The interpreter is this program's own, with its packages.
 
-    The settings are as in :class:`ConfinedSessionCodeExecutorConfig`.
-
     Raises:
         ValueError: If a setting is out of range.
     """
@@ -123,5 +154,38 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
     component_provider_override = "codeact_team.ConfinedSessionCodeExecutor"
 
     @takes_settings(ConfinedSessionCodeExecutorConfig)
-    def __init__(self, config: ConfinedSessionCodeExecutorConfig) -> None:
+    def __init__(self, config: ConfinedSessionCodeExecutorConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """Runs Python blocks in one living interpreter of this machine that may write its workspace and nothing else.
+
+        Args:
+            timeout: Seconds that one code block may take.
+            work_dir: Directory of the host that is the code's workspace; made if missing. Default: a
+                temporary one.
+            workspace_mib: The most MiB by which a workspace on the host may grow from the start on; counted
+                about every second.
+            workspace_files: The most files, directories among them, that may be added to such a workspace.
+            packages: Python packages that the code can import, such as `matplotlib>=3.8`. This machine gets
+                them, as wheels, and nothing of them runs here; the sandbox needs no network for them.
+            packages_file: A requirements file, or a lock such as pylock.toml, with such packages.
+            data: Files and directories of the host, such as `sales.csv`, of which the workspace gets copies
+                before the first block. The originals are never changed. Hidden files in a directory are left
+                out. The packages that read Excel and parquet files are added to `packages`.
+            modules: Modules that are there from the start: name in the code to module, such as `np: numpy`.
+            setup: Python code that runs in each fresh interpreter before the first block.
+            confinement: Whether to refuse if the kernel cannot enforce everything, or to continue with what
+                it can enforce, and warn.
+            memory_mib: Memory limit in MiB: for all processes together if this machine delegates a control
+                group, else for each.
+            pids: The most processes at once; threads count as well, except where namespaces are forbidden.
+            cpus: The processors whose time the code may take, such as 0.5, if this machine delegates a
+                control group.
+            tmpfs_mib: Size of the private temporary directory and `/tmp` together, in MiB. It counts as
+                memory.
+            readable: More files or directories of this machine that the code may read.
+            shared_memory: Whether the code may use the machine's `/dev/shm`, where locks and queues of
+                `multiprocessing` are, if its sandbox has none. It has none where namespaces are forbidden and
+                it runs as the user of this program, whose programs all share it.
+            environment: Variables of the code's environment. The code can read them all: no place for
+                secrets.
+        """
         super().__init__(config, ConfinedEnvironment(config, zygote_program()))

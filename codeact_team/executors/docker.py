@@ -51,7 +51,7 @@ def _installation(functions: Sequence[Function], module: str) -> Iterator[Setup]
         command = f"python3 -m pip install --user {shlex.join(packages)}"
         failure = (
             f"Pip install failed. The functions need {', '.join(packages)}: use an image that has them, or a network "
-            "that reaches an index. "
+            "from which an index can be reached. "
         )
         yield Setup("sh", command, failure)
     source = f"# filename: {module}.py\n{build_python_functions_file(functions)}"
@@ -186,9 +186,8 @@ class DockerCommandLineCodeExecutorConfig(DockerExecutorConfig, CommandLineConfi
         return name
 
 
-class DockerCommandLineCodeExecutorSettings(DockerCommandLineCodeExecutorConfig):
-    """The same, with fields that a config cannot have."""
-
+class DockerCommandLineCodeExecutorSettings(DockerCommandLineCodeExecutorConfig):  # noqa: D101 - editors show that of the class with these settings
+    # no config can have it
     functions: Annotated[Sequence[Function], read_as(tuple[Any, ...])] = Field(default=(), exclude=True)
     """Python functions that the code can import from ``functions_module``."""
 
@@ -199,8 +198,6 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
     A drop-in for AutoGen's class of that name, with the same parameters and more. The container starts on first use, or
     by ``start``, has no network and no privileges, and ends with this process at the latest. Processes that a block
     leaves running end with the block.
-
-    The settings are as in :class:`DockerCommandLineCodeExecutorConfig`, and ``functions``, which a config cannot have.
 
     Raises:
         ValueError: If a setting is contradictory or out of range.
@@ -217,7 +214,63 @@ class DockerCommandLineCodeExecutor(SandboxedCodeExecutor, Component[DockerComma
     )
 
     @takes_settings(DockerCommandLineCodeExecutorSettings)
-    def __init__(self, config: DockerCommandLineCodeExecutorSettings) -> None:
+    def __init__(self, config: DockerCommandLineCodeExecutorSettings) -> None:  # noqa: D417 - the settings are its parameters
+        """Runs each code block as a fresh process in a hardened Docker container.
+
+        Args:
+            image: Image with a POSIX shell and what the code needs; nothing else is required of it.
+            container_name: Name of the container; a suffix is added if it is taken. Default: a name made up
+                by the engine.
+            timeout: Seconds that one code block may take.
+            work_dir: Directory of the host that is the code's workspace; made if missing. Default: a
+                temporary one.
+            workspace_mib: The most MiB by which a workspace on the host may grow from the start on; counted
+                about every second.
+            workspace_files: The most files, directories among them, that may be added to such a workspace.
+            packages: Python packages that the code can import, such as `matplotlib>=3.8`. This machine gets
+                them, as wheels, and nothing of them runs here; the sandbox needs no network for them.
+            packages_file: A requirements file, or a lock such as pylock.toml, with such packages.
+            data: Files and directories of the host, such as `sales.csv`, of which the workspace gets copies
+                before the first block. The originals are never changed. Hidden files in a directory are left
+                out. The packages that read Excel and parquet files are added to `packages`.
+            delete_tmp_files: Whether the files that hold the code blocks are deleted as soon as these have
+                run; `false` keeps them for good. Default: they are deleted when the executor stops. Those
+                that name themselves stay.
+            languages: More languages: label to command, which gets the block's file as its last argument.
+            pull: When to pull the image from its registry.
+            workspace: Where the code's files live: in a directory of the host that is bound into the
+                container, or inside it only.
+            network: The container's network: `none`, or the name of a network of the engine, such as
+                `bridge`.
+            memory_mib: Memory limit, swap included, in MiB.
+            cpus: The processors whose time the code may take, such as 0.5.
+            pids: The most processes and threads at once.
+            unenforced_limits: Limits among `memory_mib`, `cpus` and `pids` that an engine need not enforce. A
+                process then has `memory_mib` for its data, and its user `pids` processes; 1024 more where the
+                code has the user of a rootless engine, which are counted with it. Default: an engine that
+                cannot enforce one is refused.
+            user: User and group, `uid:gid`. Default: the owner of a bound work directory, else one of the
+                sandbox's own.
+            read_only: Whether the root file system is read-only. The workspace and /tmp are writable in any
+                case.
+            tmpfs_mib: Size of /tmp, and of a workspace inside the container, in MiB. Both count as memory.
+            max_file_mib: Size of the largest file the code may write, in MiB.
+            environment: Variables of the code's environment. The code can read them all: no place for
+                secrets.
+            extra_volumes: More directories or volumes: host path to `{bind: container path, mode: ro or rw}`.
+            extra_hosts: More lines of /etc/hosts: name to address.
+            device_requests: Devices, as Docker's API names them: `{Driver: nvidia, Count: -1, Capabilities:
+                [[gpu]]}`.
+            runtime: Another OCI runtime of the engine, such as `runsc`.
+            init_command: Shell command that runs in the workspace before the first block, as the same user
+                and under the same limits.
+            auto_remove: Whether the container is removed when it stops.
+            stop_container: Whether the container ends with the process that started it, however that ends.
+            bind_dir: The same directory as the engine names it, where this program runs in a container
+                itself.
+            functions_module: Name of the module that holds user-defined functions.
+            functions: Python functions that the code can import from ``functions_module``.
+        """
         if config.work_dir is not None and resolved(config.work_dir) == Path.cwd():
             warnings.warn(
                 "Using the current directory as work_dir is deprecated.", DeprecationWarning, stacklevel=3
@@ -269,8 +322,6 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
     The container starts on first use, or by ``start``, has no network and no privileges, and ends with this process at
     the latest. The image needs CPython 3.10 or newer and a POSIX shell.
 
-    The settings are as in :class:`DockerSessionCodeExecutorConfig`.
-
     Raises:
         ValueError: If a setting is contradictory or out of range.
     """
@@ -280,7 +331,59 @@ class DockerSessionCodeExecutor(InterpreterCodeExecutor, Component[DockerSession
     _environment: _DockerEnvironment
 
     @takes_settings(DockerSessionCodeExecutorConfig)
-    def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:
+    def __init__(self, config: DockerSessionCodeExecutorConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """Runs Python blocks in one living interpreter in a hardened Docker container, and shell blocks beside it.
+
+        Args:
+            image: Image with a POSIX shell and what the code needs; nothing else is required of it.
+            container_name: Name of the container; a suffix is added if it is taken. Default: a name made up
+                by the engine.
+            timeout: Seconds that one code block may take.
+            work_dir: Directory of the host that is the code's workspace; made if missing. Default: a
+                temporary one.
+            workspace_mib: The most MiB by which a workspace on the host may grow from the start on; counted
+                about every second.
+            workspace_files: The most files, directories among them, that may be added to such a workspace.
+            packages: Python packages that the code can import, such as `matplotlib>=3.8`. This machine gets
+                them, as wheels, and nothing of them runs here; the sandbox needs no network for them.
+            packages_file: A requirements file, or a lock such as pylock.toml, with such packages.
+            data: Files and directories of the host, such as `sales.csv`, of which the workspace gets copies
+                before the first block. The originals are never changed. Hidden files in a directory are left
+                out. The packages that read Excel and parquet files are added to `packages`.
+            modules: Modules that are there from the start: name in the code to module, such as `np: numpy`.
+            setup: Python code that runs in each fresh interpreter before the first block.
+            pull: When to pull the image from its registry.
+            workspace: Where the code's files live: in a directory of the host that is bound into the
+                container, or inside it only.
+            network: The container's network: `none`, or the name of a network of the engine, such as
+                `bridge`.
+            memory_mib: Memory limit, swap included, in MiB.
+            cpus: The processors whose time the code may take, such as 0.5.
+            pids: The most processes and threads at once.
+            unenforced_limits: Limits among `memory_mib`, `cpus` and `pids` that an engine need not enforce. A
+                process then has `memory_mib` for its data, and its user `pids` processes; 1024 more where the
+                code has the user of a rootless engine, which are counted with it. Default: an engine that
+                cannot enforce one is refused.
+            user: User and group, `uid:gid`. Default: the owner of a bound work directory, else one of the
+                sandbox's own.
+            read_only: Whether the root file system is read-only. The workspace and /tmp are writable in any
+                case.
+            tmpfs_mib: Size of /tmp, and of a workspace inside the container, in MiB. Both count as memory.
+            max_file_mib: Size of the largest file the code may write, in MiB.
+            environment: Variables of the code's environment. The code can read them all: no place for
+                secrets.
+            extra_volumes: More directories or volumes: host path to `{bind: container path, mode: ro or rw}`.
+            extra_hosts: More lines of /etc/hosts: name to address.
+            device_requests: Devices, as Docker's API names them: `{Driver: nvidia, Count: -1, Capabilities:
+                [[gpu]]}`.
+            runtime: Another OCI runtime of the engine, such as `runsc`.
+            init_command: Shell command that runs in the workspace before the first block, as the same user
+                and under the same limits.
+            auto_remove: Whether the container is removed when it stops.
+            stop_container: Whether the container ends with the process that started it, however that ends.
+            bind_dir: The same directory as the engine names it, where this program runs in a container
+                itself.
+        """
         super().__init__(config, _DockerEnvironment(config))
 
     @property

@@ -191,8 +191,8 @@ class Environment(ABC):
         )
         if size > (free := shutil.disk_usage(disk).free):
             raise SettingError(
-                f"data: the disk of the workspace, {disk}, has no room for it: it has {size // MIB:,} MiB, and "
-                f"{free // MIB:,} MiB are left"
+                f"data: the disk of the workspace, {disk}, has no room for it: it needs {size // MIB:,} MiB, "
+                f"and {free // MIB:,} MiB are free"
             )
 
     def _disk(self) -> Path | None:
@@ -290,7 +290,7 @@ class Environment(ABC):
         try:
             return await self.packages.interpreter()
         except SandboxError as error:
-            logger.debug("nothing is known of the sandbox's Python: %s", error)
+            logger.debug("the sandbox's Python cannot be described: %s", error)
             return None
 
     async def _data(self, given: Sequence[Given]) -> Sequence[DataEntry]:

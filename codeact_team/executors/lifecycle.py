@@ -105,7 +105,7 @@ class Generation:
         if self._rights != rights:
             raise SettingError(
                 "this session has run code of an agent with other tools, or other limits or approvals for them. What "
-                "that code left running could call the tools of this agent. Give each agent an executor of its own, "
+                "that code has left running could call the tools of this agent. Give each agent an executor of its own, "
                 "or restart() the executor in between"
             )
 
@@ -283,8 +283,8 @@ class Lifecycle:
                 raise
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise SandboxError(
-                f"no sandbox can start: this process may have {limit:,} files and connections open, and has. Raise that limit, as "
-                "by `ulimit -n 4096`, or have fewer sandboxes at a time"
+                f"no sandbox can start: this process has reached its limit of {limit:,} open files and connections. Raise it, such "
+                "as by `ulimit -n 4096`, or open fewer sandboxes at a time"
             ) from error
 
     async def _start_all(self) -> None:

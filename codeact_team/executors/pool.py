@@ -71,7 +71,9 @@ class SandboxPool:
                 raise SettingError(f"{name}: {number} is not above 0")
         for example in examples:
             if not isinstance(example, SandboxedCodeExecutor):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise SettingError(f"examples: an executor is expected, not {example!r}; how many: size=…")
+                raise SettingError(
+                    f"examples: an executor is expected, not {example!r}; give the number of sandboxes as size=…"
+                )
         self._examples = [PoolKey.of(example) for example in examples]
         self._size = size
         self._max_idle = max_idle
@@ -192,7 +194,7 @@ class SandboxPool:
                 if self._shared and not executor.life.has_data:
                     self._lent[executor] = found
                 return True
-            logger.debug("a sandbox that has waited cannot be used any more")
+            logger.debug("a waiting sandbox cannot be used any more")
         return False
 
     def _expect(self, keys: Iterable[PoolKey]) -> None:

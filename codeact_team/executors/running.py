@@ -243,7 +243,9 @@ def require_size(block: CodeBlock) -> None:
     # a character has four bytes at most
     if len(block.code) * 4 > MAX_CODE_BYTES < (size := len(block.code.encode(errors="replace"))):
         limit = MAX_CODE_BYTES // MIB
-        raise BlockError(f"The block has {size} bytes; it may have {limit} MiB. Put data into a file.")
+        raise BlockError(
+            f"The block has {size} bytes; at most {limit} MiB are allowed. Put data into a file."
+        )
 
 
 @dataclass(frozen=True)
@@ -379,7 +381,7 @@ def judge(
         return remark(module, has_network=sandbox is None or Cause.NETWORK not in sandbox.limits)
     limit = limit_behind(ending, sandbox, output)
     if limit is not None and str(Cause.DISK) in limit and call.has_full_disk:
-        return "The disk of this machine that has the workspace is full. This is no limit of the sandbox."
+        return "The disk of the host that holds the workspace is full. This is not a limit of the sandbox."
     result.limit = limit
     return limit
 

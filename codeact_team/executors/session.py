@@ -49,8 +49,8 @@ _MAX_NAMES = 40
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FINISH_TIME = 1.0
 """Seconds that an interpreter may take to end in order."""
-_UNREADABLE = "The interpreter's account of the block could not be read."
-_FORK_LOSS = "The interpreter was lost: {}. With it, this fork of the session has ended: its variables and files are gone."
+_UNREADABLE = "The interpreter's report of the block could not be read."
+_FORK_LOSS = "The interpreter was lost: {}. This fork of the session has ended with it: its variables and files are gone."
 
 
 class SessionConfig(ExecutorConfig):
@@ -80,7 +80,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], SessionResult]):
         "in a fresh one."
     )
     loss_before = (
-        "The interpreter of the blocks before was lost: {}. Their variables, imports and functions are gone; this block "
+        "The interpreter of the earlier blocks was lost: {}. Their variables, imports and functions are gone; this block "
         "runs in a fresh one."
     )
 
@@ -130,7 +130,7 @@ class LivingInterpreter(CodeRunner[tuple[str, str], SessionResult]):
         session = Session(environment.sandbox)
         if (refused := environment.refusal_of(await session.start())) is not None:
             await to_the_end(session.aclose())
-            raise SandboxError(f"no session is possible in this sandbox: {refused}")
+            raise SandboxError(f"no session can run in this sandbox: {refused}")
         self._session = session
 
     async def is_well(self, environment: Environment, call: Call) -> bool:
@@ -313,7 +313,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
 
     async def promote(self, fork: SessionCodeExecutor, *, user: object | None = None) -> None:
         if not isinstance(fork, ForkedCodeExecutor) or fork.of is not self:
-            raise SettingError("only a fork of this executor can take its place")
+            raise SettingError("only a fork of this executor can be promoted")
         async with self._turns, fork._turns:
             if (session := fork._interpreter.session) is None:
                 raise SandboxError("the fork has ended")
@@ -328,7 +328,7 @@ class InterpreterCodeExecutor(SandboxedCodeExecutor, SessionCodeExecutor):
 
     async def rollback(self, to: Checkpoint, *, user: object | None = None) -> None:
         if not isinstance(to, _SessionCheckpoint) or to.of is not self:
-            raise SettingError("only a checkpoint of this executor can be gone back to")
+            raise SettingError("an executor can go back only to a checkpoint of its own")
         # for a moment, old and new files exist, but never the files of several forks at once
         async with self._turns, self._environment.copying:
             if not to.session.alive:
@@ -388,7 +388,7 @@ class _ForkLife(Lifecycle):
 
     async def start(self, *, for_use: bool = False) -> None:
         if not self.ready:
-            reason = self.runner.interpreter_loss or "it was stopped, or its session was"
+            reason = self.runner.interpreter_loss or "the fork or its session was stopped"
             raise SandboxError(f"this fork of a session has ended: {reason}")
 
     async def stop(self) -> None:
@@ -417,4 +417,4 @@ class ForkedCodeExecutor(InterpreterCodeExecutor):
         return self._workspace
 
     def _to_config(self) -> Any:
-        raise SettingError("a fork of a session has no config: dump the executor of the session")
+        raise SettingError("a fork of a session cannot be dumped: dump the executor of the session")

@@ -119,7 +119,7 @@ def why_not_warm(executor: SandboxedCodeExecutor) -> str | None:
     """Return the reason for which the sandbox of an executor cannot be started ahead; ``None`` if it can."""
     if (setting := executor.life.environment.bound_to) is None:
         return None
-    return f"with `{setting}`, no sandbox can be started ahead"
+    return f"with `{setting}`, sandboxes cannot be started ahead"
 
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class WarmSandbox:
         try:
             await self.executor.stop()
         except Exception as error:
-            logger.warning("a sandbox that has waited may be left: %s", error)
+            logger.warning("a waiting sandbox may not have been removed: %s", error)
         finally:
             if self.asking is not None and not self.asking.done():
                 self.asking.cancel()
@@ -300,7 +300,7 @@ class WarmSandboxes:
         was_short, self._is_short = self._is_short, left is not None and left < key.memory_mib * MIB
         if self._is_short and not was_short:
             logger.warning(
-                "fewer sandboxes are kept ready: %s MiB of memory are left, and code of one may use %s",
+                "fewer sandboxes are kept ready: %s MiB of memory are left, and the code of one may use %s",
                 (left or 0) // MIB,
                 key.memory_mib,
             )
@@ -313,9 +313,7 @@ class WarmSandboxes:
             self.failure = None
         except Exception as error:
             if str(error) != str(self.failure):
-                logger.warning(
-                    "no sandbox can be started ahead, which is tried again when one is asked for: %s", error
-                )
+                logger.warning("no sandbox can be started ahead; the next request tries again: %s", error)
                 logger.debug("it failed there", exc_info=error)
             self.failure = error
             self._on_failure(key)

@@ -39,7 +39,7 @@ def write_archive(runs: Sequence[RecordedRun], file: IO[bytes]) -> None:
     """
     names = [run.directory.path.resolve().name for run in runs]
     if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise JournalError(f"two of the runs have the name {doubled}: write one file for each")
+        raise JournalError(f"two of the runs are named {doubled}: write a file for each")
     with ZipFile(file, "w", ZIP_DEFLATED) as archive:
         for name, run in zip(names, runs, strict=True):
             if run.is_running:

@@ -149,7 +149,7 @@ def _conclude(sample: EvalSample, result: RunResult) -> None:
         sample.error = EvalError(message=result.error, traceback="", traceback_ansi="")
     if result.ending.is_final:
         value = CORRECT if result.ending.is_success else INCORRECT
-        sample.scores = {_SCORER: Score(value=value, answer=answer, explanation=result.objection)}
+        sample.scores = {_SCORER: Score(value=value, answer=answer, explanation=result.problem)}
 
 
 def _readable(items: Iterator[Any], problems: list[str]) -> Iterator[Any]:

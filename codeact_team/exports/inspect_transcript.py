@@ -74,6 +74,7 @@ from codeact_team.core.execution import Artifact, CallOutcome, SessionResult, ba
 from codeact_team.core.process_effects import outcome_of
 from codeact_team.errors import JournalError
 from codeact_team.journal.recorded_run import RecordedEffect
+from codeact_team.text.amounts import size_of
 from codeact_team.text.quoting import fenced
 
 _ARGUMENTS = TypeAdapter(dict[str, Any])
@@ -430,7 +431,7 @@ class Transcript:
 
 def _end_block(call: ToolEvent, event: BlockEnded, asked: RecordedEffect | None) -> None:
     call.result = _block_result(event, asked)
-    artifacts = [f"{one.mime_type}, {one.size} bytes, {one.sha256}" for one in event.artifacts]
+    artifacts = [f"{one.mime_type}, {size_of(one.size)}, {one.sha256}" for one in event.artifacts]
     _note(
         call,
         event.error,

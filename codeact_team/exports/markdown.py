@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codeact_team.core.execution import ArtifactReference, Bytes, bare_type
-from codeact_team.exports.story import Ended, Ran, Said, Story, told_in_markdown
+from codeact_team.exports.story import Ended, Happened, Ran, Said, Story, told_in_markdown
 from codeact_team.text.quoting import fenced
 from codeact_team.text.visibility import visible
 
@@ -28,7 +28,7 @@ def markdown_of(story: Story, artifact: Bytes, pictures: str) -> tuple[str, dict
     drawn: dict[str, bytes] = {}
     for item in story.items:
         match item:
-            case Said() | Ended():
+            case Said() | Happened() | Ended():
                 parts.append(told_in_markdown(item))
             case Ran():
                 parts += [fenced(visible(block.code).rstrip(), block.language) for block in item.blocks]

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.events import BlockEnded, Code
 from codeact_team.core.execution import ArtifactReference, Bytes, CallOutcome, Outcome, bare_type
-from codeact_team.exports.story import Ended, Ran, Said, Story, told_in_markdown
+from codeact_team.exports.story import Ended, Happened, Ran, Said, Story, told_in_markdown
 from codeact_team.journal.history import History
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.text.fences import language_of
@@ -160,9 +160,9 @@ def _setup(story: Story, calls: Mapping[str, Any]) -> str:
     return _SETUP + setup if setup else ""
 
 
-def _cells(item: Said | Ran | Ended, artifact: Bytes) -> Iterator[Cell]:
+def _cells(item: Said | Ran | Happened | Ended, artifact: Bytes) -> Iterator[Cell]:
     match item:
-        case Said() | Ended():
+        case Said() | Happened() | Ended():
             if text := told_in_markdown(item):
                 yield _markdown(text)
         case Ran():

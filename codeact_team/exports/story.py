@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, CodeGenerationEvent
 
 from codeact_team.agents.observations import ExecutionRecord
-from codeact_team.core.effects import Event
+from codeact_team.core.effects import Event, OtherEffectEnded
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
@@ -64,12 +64,19 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Happened:
+    """What else a person has done, such as to give a file to the code, in a sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """The work on a task has ended.
 
     Attributes:
         answer: Its answer, unless an agent has just said the same.
-        problem: Why that does not count, or why there is none.
+        problem: How the work has ended, and why, if the answer does not count, or there is none.
     """
 
     answer: str | None
@@ -88,7 +95,7 @@ class Story(PromotedListener):
 
     def __init__(self) -> None:
         super().__init__()
-        self.items: list[Said | Ran | Ended] = []
+        self.items: list[Said | Ran | Happened | Ended] = []
         self.sandboxes: list[SandboxStarted] = []
         self.began: float | None = None
         self.damage: JournalError | None = None
@@ -117,15 +124,8 @@ class Story(PromotedListener):
             case RunBegan():
                 self._task = event.task
                 self._say("", event.task)
-            case BlockBegan():
-                for block in event.blocks:
-                    self._take_code_off(block.code)
-                self._under_way[event.span] = len(self.items)
-                self.items.append(Ran(event.blocks))
-            case BlockEnded() if (place := self._under_way.pop(event.span, None)) is not None:
-                ran = self.items[place]
-                assert isinstance(ran, Ran)
-                self.items[place] = replace(ran, end=event)
+            case BlockBegan() | BlockEnded():
+                self._hear_block(event)
             case MessageSent():
                 self._hear_message(event.message)
             case Judged():
@@ -133,12 +133,25 @@ class Story(PromotedListener):
                 if not event.accepted:
                     problems = [f"- {problem}" for problem in event.problems]
                     self._say(event.agent, "\n".join([*problems, *filter(None, ["", event.next_step])]))
+            case OtherEffectEnded(told=str() as told) if told:
+                self.items.append(Happened(told))
             case SandboxStarted():
                 self.sandboxes.append(event)
             case RunResult():
                 self._end(event)
             case _:
                 pass
+
+    def _hear_block(self, event: BlockBegan | BlockEnded) -> None:
+        if isinstance(event, BlockBegan):
+            for block in event.blocks:
+                self._take_code_off(block.code)
+            self._under_way[event.span] = len(self.items)
+            self.items.append(Ran(event.blocks))
+        elif (place := self._under_way.pop(event.span, None)) is not None:
+            ran = self.items[place]
+            assert isinstance(ran, Ran)
+            self.items[place] = replace(ran, end=event)
 
     def _hear_message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         if message.id == self._judged:
@@ -177,13 +190,14 @@ class Story(PromotedListener):
         is_said = isinstance(last, Said) and last.text == (result.answer or "").strip()
         problem = None
         if not result.ending.is_success:
-            reasons = (result.error, result.objection, result.stop_reason)
-            problem = ": ".join([result.ending.value, *filter(None, reasons)][:2])
+            problem = " · ".join(filter(None, [result.ending, result.problem]))
         self.items.append(Ended(None if is_said else result.answer, problem))
 
 
-def told_in_markdown(item: Said | Ended) -> str:
-    """What was said, or how the work ended; the words of a person are a quotation."""
+def told_in_markdown(item: Said | Happened | Ended) -> str:
+    """What was said, what happened, or how the work ended; the words of a person are a quotation."""
+    if isinstance(item, Happened):
+        return f"*{visible(item.text)}*"
     if isinstance(item, Said):
         text = visible(item.text)
         return text if item.speaker else "\n".join(f"> {line}" for line in text.splitlines())

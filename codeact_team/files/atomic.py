@@ -22,7 +22,7 @@ from pathlib import PurePosixPath
 from typing import Self
 
 from codeact_team.files.opening import below, lock, opened_file, parent_of, parts_of
-from codeact_team.files.trees import DIRECTORY
+from codeact_team.files.trees import DIRECTORY, clone
 
 _MARK = "user.codeact-team.put"
 _CHUNK = 1 << 20
@@ -152,6 +152,14 @@ class NewFile:
     def write(self, data: bytes) -> None:
         """Append data. Long runs of zeros become holes."""
         _write_with_holes(self.descriptor, data)
+
+    def clone(self, source: int, size: int) -> bool:
+        """Take the first bytes of an open file without copying them, unless the file system cannot; returns whether it can."""
+        if not clone(source, self.descriptor):
+            return False
+        if os.fstat(self.descriptor).st_size > size:
+            os.ftruncate(self.descriptor, size)
+        return True
 
     def settle(self) -> None:
         """Give it its name; :class:`Taken` if something else has that."""
@@ -297,9 +305,9 @@ def place_of(path: str | os.PathLike[str], *, replace: bool = True) -> Generator
         with suppress(FileNotFoundError):
             there = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
             if stat.S_ISLNK(there):
-                raise OSError(errno.ELOOP, "it is a link: name what it leads to")
+                raise OSError(errno.ELOOP, "it is a link: name its target")
             if not stat.S_ISREG(there):
-                raise OSError(errno.EINVAL, "it is no file")
+                raise OSError(errno.EINVAL, "it is not a file")
             if not replace:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         with directory.new_file(name):

@@ -178,7 +178,7 @@ def _is_of_the_system(directory: int) -> bool:
 
 def _refusal(path: str, name: str, left: list[str], target: str) -> str:
     link = path.rstrip("/").removesuffix("/".join(left[::-1])).rstrip("/")
-    return f"{link or name} is a link to {target}, which code may have planted: name what it leads to"
+    return f"{link or name} is a link to {target}, which code may have planted: name its target"
 
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -253,7 +253,7 @@ def parts_of(path: str) -> Sequence[str]:
     """The names in a path, which may be hostile; an ``OSError`` if it leads out of its directory."""
     parts = path.split("/") if path else []
     if {"", ".", ".."} & {*parts}:
-        raise OSError(errno.EINVAL, "it is no path below a directory")
+        raise OSError(errno.EINVAL, "it is not a path below a directory")
     return parts
 
 
@@ -263,7 +263,7 @@ def _checked(descriptor: int, path: str | os.PathLike[str]) -> int:
     if stat.S_ISREG(mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file", path)
+    raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a regular file", path)
 
 
 # as in <fcntl.h>: type, whence, start, length, process

@@ -20,7 +20,7 @@ from codeact_team.text.redaction import Redactor
 
 logger = logging.getLogger(__name__)
 
-NOT_ASKED = "when this code ran first, it did not ask for this"
+NOT_ASKED = "this code did not ask for this when it ran first"
 """The error for code that asks for something in addition."""
 _PATIENCE = 2.0
 """Seconds after which the recorded order is given up: the run has taken another way."""
@@ -116,7 +116,7 @@ class _RecordedOrder:
                 await waiting
         except TimeoutError:
             # the run takes another way, such as after a change of its config
-            logger.info("parallel effects are not asked again in the recorded order")
+            logger.info("parallel effects are not requested in the recorded order")
             self._is_kept = False
             for other in self._waiting.values():
                 other.get_loop().call_soon_threadsafe(_release, other)

@@ -98,7 +98,7 @@ def _used_by(directory: Path) -> int:
     except FileNotFoundError:
         return used
     except OSError as error:
-        raise JournalError(f"what is in {directory} cannot be counted: {error.strerror}") from error
+        raise JournalError(f"the contents of {directory} cannot be counted: {error.strerror}") from error
     return used
 
 
@@ -226,7 +226,7 @@ class Blobs:
             self._spend(unpacking.bytes)
 
     def _foreign(self, error: Exception) -> JournalError:
-        return JournalError(f"{self._directory} has what codeact-team does not write: {error}")
+        return JournalError(f"{self._directory} has something that codeact-team did not write: {error}")
 
     def _spend(self, size: int) -> None:
         """Count bytes that were read or unpacked."""
@@ -237,7 +237,9 @@ class Blobs:
             self._counts_disk = False
             self._left += 2 * _used_by(self._directory)
         if self._left < 0:
-            raise TooMuchError(f"{self._directory}: what the run names is too much to be read as a whole")
+            raise TooMuchError(
+                f"{self._directory}: the files that the run refers to are together too large to be read"
+            )
 
     def _pack(self, value: JsonValue) -> JsonValue:
         if isinstance(value, str) and len(value) > _LARGE and (found := _bytes_of(value)) is not None:
@@ -262,7 +264,9 @@ class Blobs:
 
     def _path(self, digest: str) -> Path:
         if len(digest) != _DIGEST or not digest.isalnum():
-            raise JournalError(f"{digest!r} is no digest: the journal is damaged, or not one of ours")
+            raise JournalError(
+                f"{digest!r} is not a digest: the journal is damaged, or was not written by codeact-team"
+            )
         return self._directory / digest[:2] / digest[2:]
 
     def _add(self, digest: str, data: bytes, *, of_file: bool = False) -> bool:
@@ -317,7 +321,7 @@ def _is_whole(directory: int, name: str, size: int) -> bool:
 
 
 def _changed(path: Path) -> JournalError:
-    return JournalError(f"{path} is not what was written: its digest differs")
+    return JournalError(f"{path} was changed since it was written: its digest differs")
 
 
 def is_light(value: JsonValue) -> bool:
@@ -389,7 +393,7 @@ class _Unpacking:
         self._parts += parts
         if self.bytes > self._largest or self._parts > MAX_PARTS:
             raise JournalError(
-                f"what is recorded is too large to be read: a value has more than {self._largest >> 20} MiB, or {MAX_PARTS:,} parts"
+                f"the record is too large to be read: a value has more than {self._largest >> 20} MiB, or {MAX_PARTS:,} parts"
             )
 
 

@@ -59,7 +59,7 @@ class Log:
             raise JournalError(f"the journal {path} cannot be opened: {error.strerror}") from error
         try:
             if not lock(self._descriptor):
-                raise JournalError(f"another process writes the journal {path}: wait until it has ended")
+                raise JournalError(f"another process is writing the journal {path}: wait until it has ended")
             self._size = self._size_without_torn_end()
         except BaseException:
             os.close(self._descriptor)
@@ -108,7 +108,7 @@ class Log:
             is_damaged, size = True, 0
         if is_damaged:
             raise JournalError(
-                f"the journal {self._path} is damaged at its end: it can be shown, but not gone on with"
+                f"the journal {self._path} is damaged at its end: it can be shown, but not resumed"
             )
         return size
 
@@ -230,7 +230,7 @@ class LogReader:
                 self._number += 1
                 if (entry := decode(line)) is None:
                     raise JournalError(
-                        f"{self._path}:{self._number}: the journal is damaged here; what is before it is whole"
+                        f"{self._path}:{self._number}: the journal is damaged here; everything before is intact"
                     )
                 if self.chain is not None and not self.chain.accept(_body(line)):
                     self.chain = None

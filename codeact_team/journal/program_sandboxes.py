@@ -75,7 +75,7 @@ class ProgramSandboxes:
             if repetition.has_strayed:
                 # its state is unknown now
                 await executor.restart()
-                self._losses[executor] = "it asked for something else than before"
+                self._losses[executor] = "it made other requests than before"
             differs = difference(recorded, now)
             place, count = place_of(executor), int(differs is not None)
             emit(BlocksRepeated(place=place, blocks=1, differing=count, difference=differs))

@@ -221,7 +221,9 @@ class RecordedRun:
             event = other = None
             with left_out.noted():
                 if (mib := entry.get("full")) is not None:
-                    raise JournalError(f"the run had used up the {mib} MiB that were kept of it, and went on")
+                    raise JournalError(
+                        f"the run had used up the {mib} MiB that are kept of a run, and went on"
+                    )
                 event = _event(entry, reader, path)
                 # the result comes last
                 if not _AFTER_THE_END & entry.keys():

@@ -41,10 +41,13 @@ logger = logging.getLogger(__name__)
 _STOPPING = "the run is being stopped"
 _ENDS = ("run_ended", "result")
 """The types of the events of a run's end."""
-_NO_FILES = "this run has nearly used up the {:,} MiB that are kept of it (--record-mib): its files and pictures are not kept from now on"
+_NO_FILES = (
+    "this run has nearly used up the {:,} MiB that are kept of a run (--record-mib): from now on, its files and pictures "
+    "are not kept"
+)
 _FULL = (
-    "this run has used up the {:,} MiB that are kept of it (--record-mib): it goes on, but nothing more is kept, and it cannot be "
-    "resumed"
+    "this run has used up the {:,} MiB that are kept of a run (--record-mib): it goes on, but nothing more is kept, and it cannot "
+    "be resumed"
 )
 Fields = dict[str, JsonValue]
 Files = Mapping[str, RecordedFile]
@@ -374,7 +377,7 @@ class Recorder:
             try:
                 now = await self.files_of(executor)
             except SandboxError as error:
-                logger.warning("what code has changed in its workspace is not recorded: %s", error)
+                logger.warning("changes of code in its workspace are not recorded: %s", error)
                 return
             before = self._files.get(workspace, {})
             self.know_files(executor, now)

@@ -97,7 +97,7 @@ class Replay(RecordedAnswers):
 
     def _refuse(self, request: Request) -> NoReturn:
         agent, _, place = request.by.partition("@")
-        told = f"{agent or place} has asked for one {request.kind.replace('_', ' ')} more than is recorded"
+        told = f"{agent or place} has made one {request.kind.replace('_', ' ')} more than is recorded"
         if request.is_of_block:
             self._strayed = told
             raise RecordedError(NOT_ASKED)
@@ -122,7 +122,7 @@ class Replay(RecordedAnswers):
         if record.kind == ChatInput.kind:
             self._input = record.n
         elif record.was_stopped:
-            self.end_of_record = "then a person has stopped the code, and it is not known how far it got"
+            self.end_of_record = "a person stopped the code here, and it is not known how far it got"
             self._stop(self.end_of_record)
         if record.key != request.key:
             self.changed[effect.source, effect.kind] += 1
@@ -150,12 +150,12 @@ class Replay(RecordedAnswers):
     def _compare_run(self, effect: CodeRun[Any], record: EffectRecord, now: CodeResult) -> Any:
         recorded = now
         if record.state is EffectState.FAILED:
-            self.difference = f"then it could not run: {self._error(record)}"
+            self.difference = f"when it was recorded, it could not run: {self._error(record)}"
         else:
             recorded = self._outcome(effect, record)
             self.difference = self._difference(record, recorded, now)
         if self.difference is not None:
-            self._stop("the result of its code is not the recorded one")
+            self._stop("the result of its code differs from the recorded one")
         self.blocks += 1
         if self.blocks == self._until:
             self._stop(f"code has run {'once' if self.blocks == 1 else f'{self.blocks} times'}")
@@ -168,7 +168,7 @@ class Replay(RecordedAnswers):
         if self._strayed is not None:
             return "\n".join(filter(None, [told, self._strayed]))
         if told is None and (missing := self._history.effects.count_left_in(record.n)):
-            return f"then its code has asked for {missing} more"
+            return f"when it was recorded, its code asked for {missing} more"
         return told
 
     def _compare_fork(self, effect: CodeEffect[Any], record: EffectRecord, now: str | None) -> str | None:
@@ -205,7 +205,7 @@ class Replay(RecordedAnswers):
     def _stop_at(self, what: str, recorded: str, now: str, whose: str) -> NoReturn:
         """End the run at something of its session or its sandbox that has come out otherwise."""
         self.difference = f"--- recorded\n+++ now\n-{what}: {recorded}\n+{what}: {now}"
-        self._stop(f"its {whose} is not the recorded one")
+        self._stop(f"its {whose} differs from the recorded one")
 
     def _name_of(self, executor: StreamingCodeExecutor) -> str:
         """The name of a workspace in the journal."""
@@ -227,8 +227,8 @@ class Replay(RecordedAnswers):
         """Start an executor, with the files that were there when it was started in the recorded run."""
         if not await is_contained(executor) and not self._beyond:
             raise JournalError(
-                "its code can reach more than its workspace, and would do again there what it has done: change that by -s, "
-                "or replay it with --beyond-workspace"
+                "its code can reach more than its workspace, and would repeat its effects there: change that by -s, or "
+                "replay it with --beyond-workspace"
             )
         if not isinstance(executor, StreamingCodeExecutor):
             return

@@ -269,7 +269,7 @@ class Restoration:
             if repetition.has_strayed:
                 # its state is unknown now
                 await discard()
-                return "it asked for something else than before"
+                return "it made other requests than before"
             outcome = self._recorder.redactor.restore(self._history.outcome(block))
             load = load_result if block.kind == AgentBlock.kind else PartBlock.form.validate_python
             if (differs := difference(load(outcome), result)) is not None:
@@ -360,8 +360,8 @@ def warn_of_unkept(wanted: FileEntries, there: Container[str]) -> FileEntries:
     if missing:
         named = ", ".join([*missing][:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
         logger.warning(
-            "files of the workspace are missing now, as they were not kept: %s. What has more than 64 MiB or holds a credential "
-            "is not kept, nor what was made when the run had nearly used up what is kept of it (--record-mib)",
+            "files of the workspace are missing now, as they were not kept: %s. A file is not kept if it has more than 64 MiB, "
+            "holds a credential, or was made when the run had nearly used up its --record-mib",
             named,
         )
     return missing

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from signal import Signals
 from typing import ClassVar, Literal
@@ -25,6 +25,8 @@ from codeact_team.errors import AnswerCutOffError, CodeActTeamError, EngineError
 from codeact_team.models.refusals import RefusalKind, ServerRefusal, asked_server, in_one_line
 from codeact_team.text.redaction import without_secrets
 
+MAX_FILES = 1000
+"""Files that a result lists."""
 _ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
@@ -44,16 +46,16 @@ def explain(error: BaseException, *, environ: Mapping[str, str] = os.environ) ->
         reason = _ERRNO.sub("", str(error.__cause__ or "")) or str(error)
         is_cut = error.__cause__ is not None and _is_named(error.__cause__, "RemoteProtocolError")
         text = (
-            f"the connection to {asked_server(error)} broke off ({in_one_line(reason)}): try again; check the server, and "
-            "whatever proxy is in between, if that stays so"
+            f"the connection to {asked_server(error)} broke off ({in_one_line(reason)}): try again; if it happens again, "
+            "check the server, and any proxy in between"
             if is_cut
             else f"{asked_server(error)} cannot be reached ({in_one_line(reason)}): check that it runs, and `base_url` of the "
             "model client (or OPENAI_BASE_URL)"
         )
     elif str(error) == "No more mock responses available":
         text = (
-            "the recorded conversation has no further answers: it was recorded for another task, or the code went "
-            "another way this time; use a config with a model, such as `team`"
+            "the recorded conversation has no further answers: it was recorded for another task, or the code took "
+            "another course this time; use a config with a model, such as `team`"
         )
     else:
         text, guide = f"{in_one_line(_named(error))}; --log-level debug shows where it comes from", None
@@ -119,8 +121,13 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def reasons_in(*told: str | None) -> Sequence[str]:
+    """Those reasons that there are, each once, in a line."""
+    return [" ".join(reason.split()) for reason in dict.fromkeys(filter(None, told))]
+
+
 class RunEnding(StrEnum):
-    """The ending of a run."""
+    """The ending of a run, or of a run of a task in a batch."""
 
     ACCEPTED = "accepted"
     """A review has accepted its work."""
@@ -299,9 +306,22 @@ class RunResult(Event, type="result"):
 
     @property
     def reasons(self) -> Sequence[str]:
-        """What has ended it, and why it does not count, as the screen, lists and pages say it; each in a line."""
-        reasons = dict.fromkeys(reason for reason in (self.stop_reason, self.objection) if reason)
-        return [" ".join(reason.split()) for reason in reasons]
+        """What has ended it, and why it does not count, as the screen and pages say it beside the error; each in a line."""
+        return reasons_in(self.stop_reason, self.objection)
+
+    @property
+    def problem(self) -> str | None:
+        """Its error, or else why its work does not count, in a line, as lists and exports say it; ``None`` if it counts."""
+        if self.ending.is_success:
+            return None
+        return " · ".join(reasons_in(self.error) or self.reasons) or None
+
+    @property
+    def answer_label(self) -> str:
+        """What :attr:`answer` is, for a heading beside the ending."""
+        if self.answer is None:
+            return "no answer"
+        return "answer" if self.ending.is_success else "best answer so far"
 
     @property
     def renamed(self) -> str:
@@ -332,6 +352,15 @@ class RunResult(Event, type="result"):
         return {RunEnding.NOT_ACCEPTED: 1, RunEnding.PARKED: 3}.get(self.ending, 2)
 
 
+def merged(files: Mapping[str, RunFile], later: Iterable[RunFile]) -> dict[str, RunFile]:
+    """The files of tasks one after the other, by the path: each once, as it is now, and as it was changed at first."""
+    known = dict(files)
+    for file in later:
+        path = file.found_at or file.path
+        known[path] = replace(file, change=known.get(path, file).change)
+    return known
+
+
 def _names(text: str, path: str) -> bool:
     name = re.escape(os.path.basename(path))
     return re.search(rf"(?<![\w.-]){name}(?![\w-]|\.\w)", text) is not None
@@ -352,6 +381,7 @@ class Costs:
 
     Attributes:
         usage: The tokens of all calls of models; answers from a cache cost none.
+        cached: How many answers came from a cache.
         is_estimated: Whether some of these are estimated.
         tools: By name, in the order of the first calls, the tools that code has called.
         messages: How many have come out of the team, the task included and chunks not.
@@ -364,6 +394,7 @@ class Costs:
 
     def _begin(self) -> None:
         self.usage: RequestUsage = RequestUsage(0, 0)
+        self.cached = 0
         self.is_estimated: bool = False
         self.tools: dict[str, ToolUse] = {}
         self.messages = 0
@@ -383,6 +414,8 @@ class Costs:
                 self.usage.prompt_tokens += usage.prompt_tokens
                 self.usage.completion_tokens += usage.completion_tokens
                 self.is_estimated |= event.is_estimated
+            case ModelCallEnded(cached=True):
+                self.cached += 1
             case BudgetSpent(currency=str() as currency):
                 cost = Cost(
                     event.spent["cost"], currency, event.unpriced, event.uncounted, event.is_estimated

@@ -30,12 +30,12 @@ from codeact_team.journal.restoration import END, Restoration
 from codeact_team.tools.approvals import decided
 
 _LOSS = (
-    "The interpreter of the blocks before was lost: the run was interrupted, and its code was not run again, as {}. Their "
+    "The interpreter of the earlier blocks was lost: the run was interrupted, and its code was not run again, as {}. Their "
     "variables, imports and functions are gone; this block runs in a fresh one.\n"
 )
 _OTHERWISE = (
-    "the run cannot go on: {} does something else than before, and might do again what it has done. Was a prompt, or a model, "
-    "changed by -s? Then begin a new run"
+    "the run cannot go on: {} acts differently from before, and might repeat what it has done. If a prompt or a model was "
+    "changed by -s, begin a new run"
 )
 
 
@@ -195,7 +195,7 @@ class Resumption(RecordedAnswers):
             await self._restore(effect, request, record.n)
             if (refusal := await do()) is not None:
                 raise JournalError(
-                    f"the run cannot go on: its session cannot be copied as it was before: {refusal}"
+                    f"the run cannot go on: its session cannot be forked as it was before: {refusal}"
                 )
         else:
             await effect.skip()

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 3
 """The version of the format of run directories."""
-_ADVICE_ON_FORMATS = "a later version reads what an earlier one wrote, from format 3 on; update codeact-team"
+_ADVICE_ON_FORMATS = "codeact-team reads the formats of its earlier versions, from 3 on; update it"
 _ABOUT = "run.json"
 _CONFIG = "config.yaml"
 _LINES = "journal.jsonl"
@@ -168,13 +168,13 @@ class RunDirectory:
         with _refused(self.path), made_named(self.path, 0o700) as directory:
             there = {name for name in os.listdir(directory) if not is_temporary(name)}
             if there - _BEFORE or _has_lines(directory):
-                raise JournalError(f"{self.path} is there already, and is not the directory of a run")
+                raise JournalError(f"{self.path} exists already, and is not the directory of a run")
             os.fchmod(directory, 0o700)
 
     def describe(self, about: About, config: str) -> None:
         """Write ``run.json`` and the config: from then on, it has a run."""
         if self.is_begun:
-            raise JournalError(f"{self.path} has got a run of another process just now")
+            raise JournalError(f"{self.path} has just been taken by the run of another process")
         about = about.model_copy(update={"config_digest": digest_of(config)})
         try:
             about = about.sealed(self.key or user_key())
@@ -319,12 +319,10 @@ def find_run(name: str, directory: Path) -> RunDirectory:
     if len(found) > 1 and name not in (run.path.name for run in found):
         named = ", ".join(run.path.name for run in found[:3])
         raise JournalError(
-            f"{name!r} is the beginning of {len(found)} runs: {named}{', …' if found[3:] else ''}"
+            f"{name!r} is the beginning of the ids of {len(found)} runs: {named}{', …' if found[3:] else ''}"
         )
     if not found:
-        raise JournalError(
-            f"there is no run {name!r} in {directory}; `codeact-team runs` lists those that are there"
-        )
+        raise JournalError(f"there is no run {name!r} in {directory}; `codeact-team runs` lists all")
     return min(found, key=lambda run: len(run.path.name))
 
 

@@ -103,7 +103,7 @@ def user_key() -> SealKey:
             _make(file)
             return _read(file)
     except OSError as error:
-        raise JournalError(f"the key {file}, by which your runs are known, {error.strerror}") from error
+        raise JournalError(f"the key {file}, by which your runs are recognized: {error.strerror}") from error
 
 
 def _read(file: Path) -> SealKey:
@@ -112,7 +112,8 @@ def _read(file: Path) -> SealKey:
     status = file.stat(follow_symlinks=False)
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077 or len(secret) != _BYTES:
         raise OSError(
-            None, "is not a key that only you can read: remove it, and confirm the runs that were made before"
+            None,
+            "it is not a key that only you can read: remove it; you will be asked to confirm the runs that were made before",
         )
     return SealKey("", secret)
 

@@ -38,15 +38,15 @@ from codeact_team.models.usage import estimated_usage, is_reported, usage_of_fai
 from codeact_team.text.markdown import with_closing_fence
 
 _UNREADABLE = (
-    "{server} answered with something that is no chat completion: check `base_url` (or OPENAI_BASE_URL), which "
-    "usually ends in /v1, and whatever proxy is in between"
+    "{server} answered with something that is not a chat completion: check `base_url` (or OPENAI_BASE_URL), which "
+    "usually ends in /v1, and any proxy in between"
 )
 _NO_STREAM = (
-    "{server} answered with something that is no stream of a chat completion: check `base_url` (or "
-    "OPENAI_BASE_URL), which usually ends in /v1, whatever proxy is in between, and whether the server can stream"
+    "{server} answered with something that is not a streamed chat completion: check `base_url` (or "
+    "OPENAI_BASE_URL), which usually ends in /v1, any proxy in between, and whether the server can stream"
 )
 _NO_HEADER = (
-    "the API key has a character that no key has, such as a line break: check OPENAI_API_KEY, or what the model client's "
+    "the API key has a character that cannot be in a key, such as a line break: check OPENAI_API_KEY, or what the model client's "
     "`api_key` refers to, and its other headers"
 )
 _STUMBLES = (AttributeError, TypeError, KeyError, IndexError, JSONDecodeError)
@@ -160,6 +160,15 @@ class ModelChosen(Effect[Sequence[str]]):
 
     def request(self) -> JsonValue:
         return {"model": self._name}
+
+    def facts_at_end(
+        self, outcome: Sequence[str] | None, error: BaseException | None
+    ) -> Mapping[str, JsonValue]:
+        if outcome is None:
+            return {"told": str(error) or "the model stays: the change was stopped"}
+        before = " and ".join(name for name in outcome if name != self._name)
+        in_place_of = f", in place of {before}" if before else ""
+        return {"told": f"{self._name} is asked from now on{in_place_of}"}
 
     async def skip(self) -> None:
         await self._choose()

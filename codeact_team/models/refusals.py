@@ -20,16 +20,16 @@ from codeact_team.text.redaction import without_user_info
 
 
 class RefusalKind(Enum):
-    """Kinds of refusals, each with a message for a person that has the ``{status}`` and the server's own words ``{said}``.
+    """Kinds of refusals, each with a message for a person.
 
-    Where it begins with the ``{server}``, its address follows, if that is known.
+    It has the ``{server}`` with its address, if that is known, the server's own words ``{said}``, and mostly the ``{status}``.
     """
 
     CONTEXT = (
-        "the conversation is longer than the model can read: {said}; give the agents a `model_context` that is "
+        "the conversation is longer than the model can read, says {server}: {said}; give the agents a `model_context` that is "
         "limited, such as BufferedChatCompletionContext, or use another model"
     )
-    QUOTA = "the account's quota is used up ({status}): {said}; check its plan and billing"
+    QUOTA = "the account's quota with {server} is used up ({status}): {said}; check its plan and billing"
     # the server's own words quote a part of the key
     KEY = (
         "{server} does not accept the API key ({status}): check OPENAI_API_KEY, or what the model client's "
@@ -41,12 +41,10 @@ class RefusalKind(Enum):
         "client"
     )
     TOO_LARGE = (
-        "the request is larger than the model's server takes ({status}): {said}; give the agents a `model_context` that is "
-        "limited, such as BufferedChatCompletionContext, or use another plan or model"
+        "the request is larger than {server} accepts ({status}): {said}; give the agents a `model_context` that is limited, such "
+        "as BufferedChatCompletionContext, or use another plan or model"
     )
-    TOO_MANY = (
-        "too many requests for the model's server ({status}): {said}; wait a little, or raise --retries"
-    )
+    TOO_MANY = "too many requests for {server} ({status}): {said}; wait a little, or raise --retries"
     REQUEST = "{server} refuses the request ({status}): {said}; check the model client's settings"
     SERVER = "{server} failed ({status}): {said}; try again later"
 

@@ -57,7 +57,7 @@ _NOISE = str.maketrans(dict.fromkeys("\"'\\“”‘’\u200b"))
 
 _EMPTY = "The model gave no answer, or declined to."
 _TOO_LONG = f"The model's answer has more than {_MAX_CHARS:,} characters."
-_NOT_WRITABLE = "The model's answer holds half a character, and too much besides."
+_NOT_WRITABLE = "The model's answer has half a character (a surrogate), and is too long to repair."
 _NO_OBJECT = "The model's answer holds no JSON object."
 _NOT_ALONE = "The JSON object in the model's answer may be a quotation: it neither stands alone nor in a code fence at the end."
 _QUOTED = (
@@ -197,7 +197,7 @@ def _explain(text: str, error: Exception) -> str:
             if isinstance(error, json.JSONDecodeError)
             else "nested too deeply, or a number too long"
         )
-        return f"The model's answer is no valid JSON ({reason})."
+        return f"The model's answer is not valid JSON ({reason})."
     return _NOT_ALONE
 
 

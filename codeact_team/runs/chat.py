@@ -7,10 +7,11 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from autogen_agentchat.base import Team
 from autogen_core import CancellationToken
@@ -20,12 +21,11 @@ from codeact_team.config.loading import CheckedConfig
 from codeact_team.config.open import ask_model, clients_of, executors_of, make_runnable, with_packages
 from codeact_team.core.component_effects import DataGiven
 from codeact_team.core.executor_interface import SessionCodeExecutor
-from codeact_team.core.sandbox_description import DataEntry
 from codeact_team.core.scope import Scope
 from codeact_team.errors import JournalError
 from codeact_team.journal.chat_input import RESET, UNDO, ChatInput
 from codeact_team.journal.recorded_run import RecordedRun
-from codeact_team.journal.result import Costs, RunFile, RunResult
+from codeact_team.journal.result import MAX_FILES, Costs, RunFile, RunResult, merged
 from codeact_team.journal.run_directory import RunDirectory
 from codeact_team.journal.undoing import LastInput, last_input
 from codeact_team.models.clients import ModelChosen
@@ -67,16 +67,14 @@ class ChatReply:
         output: The result of Python code.
         error: The error, if the input failed.
         is_reset: Whether the conversation and the variables are forgotten.
-        given: What a model is told of data that was given.
-        model: The model that is asked from now on, if that was changed.
+        has_new_model: Whether another model is asked from now on.
     """
 
     result: RunResult | None = None
     output: CodeResult | None = None
     error: str | None = None
     is_reset: bool = False
-    given: Sequence[DataEntry] = ()
-    model: str | None = None
+    has_new_model: bool = False
 
 
 class TeamChat(TeamRun):
@@ -101,6 +99,9 @@ class TeamChat(TeamRun):
     """Whether it is kept without an input, too."""
     _seconds: float = 0.0
     """Seconds that the team has worked."""
+    _messages: int = 0
+    _files: Mapping[str, RunFile] = MappingProxyType({})
+    """What the code has made and changed, by the path."""
     _inputs: int = 0
 
     @asynccontextmanager
@@ -126,14 +127,19 @@ class TeamChat(TeamRun):
         is_kept = self._inputs > 0 or self.recording.is_resumed or self._stays
         if recorder is not None and self._inputs:
             last = self.last or self.summary.result(WorkEnd(), 0.0)
-            used = {
-                "usage": of_all.usage,
-                "is_estimated": of_all.is_estimated,
-                "steps": of_all.steps,
-                "cost": of_all.cost,
-            }
             # for those who list runs: the person has seen the result of each task
-            recorder(replace(last, seconds=self._seconds, **used))
+            in_all = replace(
+                last,
+                seconds=self._seconds,
+                messages=self._messages,
+                usage=of_all.usage,
+                is_estimated=of_all.is_estimated,
+                steps=of_all.steps,
+                cost=of_all.cost,
+                tools=[*of_all.tools.values()],
+                files=[*self._files.values()][-MAX_FILES:],
+            )
+            recorder(in_all)
         elif recorder is not None and before is not None:
             # nothing has come of it since
             recorder(before)
@@ -178,7 +184,7 @@ class TeamChat(TeamRun):
             JournalError: If it is not kept, or cannot be written.
         """
         if (recorder := self.recording.recorder) is None:
-            raise JournalError("the chat is not kept, so nobody knows what was said: leave --no-record out")
+            raise JournalError("the chat is not kept, so what was said is not known: leave --no-record out")
         await recorder.written()
         return RecordedRun(recorder.directory)
 
@@ -225,6 +231,8 @@ class TeamChat(TeamRun):
         """
         self.last = await self.result_of(self.work_on(task, seconds, stays_open=True))
         self._seconds += self.last.seconds
+        self._messages += self.last.messages
+        self._files = merged(self._files, self.last.files)
         return self.last
 
     async def respond(self, text: str, seconds: float | None = None) -> ChatReply:
@@ -273,17 +281,14 @@ class TeamChat(TeamRun):
         """Copy files into the workspaces of all executors."""
         if not self.executors:
             return ChatReply(error="the team runs no code that could read data")
-        given: list[DataEntry] = []
 
         async def work() -> None:
             for path, executor in itertools.product(paths, self.executors):
-                effect = DataGiven(executor, path)
-                entries = await self.dispatcher.perform(effect, partial(executor.add_data, path))
-                executor.know_data(entries)
-                given.extend(entry for entry in entries if entry not in given)
+                effect = DataGiven(executor, path, is_told=executor is self.executors[0])
+                executor.know_data(await self.dispatcher.perform(effect, partial(executor.add_data, path)))
 
         end = await self.end_of(work())
-        return ChatReply(given=given, error=end.error)
+        return ChatReply(error=end.error)
 
     async def _ask_model(self, name: str) -> ChatReply:
         team = self.team
@@ -299,7 +304,7 @@ class TeamChat(TeamRun):
             self.models_before = await self.dispatcher.perform(ModelChosen(name, choose), choose)
 
         end = await self.end_of(work())
-        return ChatReply(model=name if end.came_by_itself else None, error=end.error)
+        return ChatReply(error=end.error, has_new_model=end.came_by_itself)
 
     async def _reset(self) -> WorkEnd:
         team = self.team

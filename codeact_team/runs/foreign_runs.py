@@ -49,8 +49,8 @@ def foreign_refused(run: Path, *wanted: str) -> JournalError:
         told.append(f"{len(wanted) - _MOST} more")
     asked = f" Its config asks for {'; '.join(told)}." if told else ""
     return JournalError(
-        f"the run in {readable(str(run))} was not recorded by you on this machine, or was changed since: it could let your tools, your keys and "
-        f"your files be used for what you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
+        f"the run in {readable(str(run))} was not recorded by you on this machine, or was changed since: it could use your tools, your "
+        f"keys and your files for things that you never asked for.{asked} Go on with it on a terminal by `codeact-team resume` or `replay`, "
         "which ask you first; or begin a new run"
     )
 
@@ -118,7 +118,7 @@ def shown_to(
     config = directory.config() if runs_config else None
     if config is not None and not is_text(config):
         # it would be taken for the name of a file
-        raise JournalError(f"{readable(str(directory.path))} has no config that could run")
+        raise JournalError(f"{readable(str(directory.path))} has no config that can be run")
     parts = [] if config is None else list(walk(read_document(config).data))
     wanted = list(_wanted(config or "", parts))
     if confirm is None:
@@ -131,20 +131,20 @@ def shown_to(
     names += [name for name in {**referred, **sent} if name in os.environ and name not in names]
     if len(names) > _MOST_NAMES:
         raise JournalError(
-            f"the run in {directory.path} was not recorded by you on this machine, and names {len(names):,} variables of your "
-            "environment: too many to be confirmed one by one"
+            f"the run in {directory.path} was not recorded by you on this machine, and refers to {len(names):,} variables of "
+            "your environment: too many to be confirmed one by one"
         )
     shown = confirm(ForeignRun(directory, about, config, wanted, names))
     if shown is None:
         raise JournalError(
-            f"the run in {readable(str(directory.path))} was not confirmed, and nothing of it was done"
+            f"the run in {readable(str(directory.path))} was not confirmed, so nothing was done"
         )
     for name in sent.keys() & os.environ.keys():
         # the client does not ask us for it
         if name not in shown:
             raise JournalError(
-                f"the config of the run in {readable(str(directory.path))} sends {name} to {_one(sent[name])}, and it was not "
-                "given that; nothing of it was done"
+                f"the config of the run in {readable(str(directory.path))} sends {name} to {_one(sent[name])}, which was not "
+                "allowed; nothing was done"
             )
     return shown
 

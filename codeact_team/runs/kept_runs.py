@@ -169,7 +169,7 @@ class ParkedRun:
             raise JournalError(f"the run {run.id} has not ended: another process works on it")
         if run.state not in (RunState.PARKED, RunState.READY):
             why = f": {run.problem}" if run.problem else ""
-            raise JournalError(f"the run {run.id} waits for no answer, as it is {run.state.value}{why}")
+            raise JournalError(f"the run {run.id} is not waiting for an answer: it is {run.state.value}{why}")
         self.open: Sequence[OpenQuestion] = list(History(directory).open.values())
 
     @property
@@ -198,13 +198,13 @@ class ParkedRun:
         if question.kind == AskedQuestion.kind:
             if (answer := read_answer(text)) is None:
                 raise SettingError(
-                    f"{text!r} is no answer to question {question.n}: yes, no (a reason may follow) or always would be"
+                    f"{text!r} is not an answer to question {question.n}: give yes, no (a reason may follow) or always"
                 )
             outcome = asdict(answer)
         if question.is_lost:
             raise JournalError(
-                f"no answer reaches question {question.n}: what has asked it was stopped half-way, and is not done twice, as it "
-                "is code that could reach more than its workspace, or a tool. Resume the run on a terminal, to be asked anew"
+                f"no answer reaches question {question.n}: what asked it, a tool or code that could reach more than its "
+                "workspace, was stopped half-way and is not repeated. Resume the run on a terminal, to be asked anew"
             )
         recorder, history = Recorder.reopen(self._directory, credentials_of_environment(os.environ))
         try:
@@ -225,9 +225,9 @@ class ParkedRun:
         known = ", ".join(str(question.n) for question in self.open)
         if number is None:
             if len(self.open) > 1:
-                raise SettingError(f"say by --question which of the open questions is meant: {known}")
+                raise SettingError(f"choose one of the open questions by --question: {known}")
             return self.open[0]
         for question in self.open:
             if question.n == number:
                 return question
-        raise JournalError(f"the run has no open question {number}, but {known}")
+        raise JournalError(f"the run has no open question {number}; open are: {known}")

@@ -164,7 +164,7 @@ def program_directory(record: str | os.PathLike[str]) -> RunDirectory:
         refuse_elsewhere(about := directory.about(), directory)
         if not about.is_of_program:
             raise JournalError(
-                f"the run {about.id} was begun by `codeact-team run`, and goes on by `codeact-team resume`: keep this one elsewhere"
+                f"the run {about.id} was begun by `codeact-team run`, and is resumed by `codeact-team resume`: record this one elsewhere"
             )
     return directory
 
@@ -179,7 +179,7 @@ class RecordedTeam(Wrapper):
         """Stops the agents at work."""
         if run.bypassing_parts:
             named = ", ".join(run.bypassing_parts)
-            logger.warning("this run cannot be resumed, as these act past what is recorded: %s", named)
+            logger.warning("this run cannot be resumed, as these bypass its journal: %s", named)
 
     def _stop(self, token: CancellationToken) -> None:
         # a program may cancel its token after the task

@@ -73,7 +73,7 @@ def record_run(
     At the end, this package's executors in a team are stopped; its model clients stay open.
 
     A team may have any agents, tools, workbenches, executors, model clients and memories of AutoGen, and of this package. It is
-    refused if it has worked before, or something in it acts past the journal, such as an agent of the program's own class.
+    refused if it has worked before, or something in it bypasses the journal, such as an agent of the program's own class.
 
     Args:
         directory: The directory of this run, made if it is missing, and for this user only. A run that is there is resumed.
@@ -97,7 +97,7 @@ def record_run(
         return subject.recorded(lambda: recorded_sandbox(BuiltRun(recording(), subject.executor)))
     if not isinstance(subject, Team | ChatAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SettingError(
-            f"a team, an agent, or what open_sandbox returns, is recorded, and not a {type(subject).__name__}"
+            f"a team, an agent, or what open_sandbox returns, can be recorded, not a {type(subject).__name__}"
         )
     return _recorded(recording, subject)
 
@@ -175,8 +175,8 @@ class BuiltRun(Run):
         team = self._built if isinstance(self._built, Team | ChatAgent) else None
         if team is not None and has_worked(team):
             raise JournalError(
-                "the run cannot be recorded: its team has worked before, and nobody could do that again: build it anew, and record "
-                "it from its first task on"
+                "the run cannot be recorded: its team has worked before, and that work is not recorded: build a new team, and "
+                "record it from its first task on"
             )
         for place, part in self._parts.items():
             places.put(part, place or _SANDBOX)
@@ -189,8 +189,8 @@ class BuiltRun(Run):
                 self.begin(team)
                 if self.bypassing_parts:
                     raise JournalError(
-                        f"the run cannot be recorded: {', '.join(self.bypassing_parts)} act past its journal, so nobody "
-                        "could answer for them when it is resumed or replayed. Leave them out, or run it unrecorded"
+                        f"the run cannot be recorded: {', '.join(self.bypassing_parts)} would bypass its journal, so it "
+                        "could not be resumed or replayed. Leave them out, or run it unrecorded"
                     )
                 self.record(config, None)
             yield

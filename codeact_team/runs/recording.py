@@ -39,8 +39,8 @@ from codeact_team.tools.approvals import AskedQuestion, current_handler
 logger = logging.getLogger(__name__)
 
 _FULL = (
-    "the run in {} cannot go on: it had used up the {:,} MiB that were kept of it, and nobody knows what it has done after that. "
-    "Begin a new one, which may keep more by --record-mib; in Python, by `record_mib`"
+    "the run in {} cannot go on: it had used up the {:,} MiB that are kept of a run, and nobody knows what it did after that. "
+    "Begin a new one with a larger --record-mib; in Python, `record_mib`"
 )
 _VERSIONED = ("codeact-team", "autogen-core", "autogen-agentchat", "autogen-ext")
 
@@ -150,7 +150,7 @@ class Recording:
         """
         if parts and self._begun() is not None:
             raise JournalError(
-                f"the run cannot go on: {', '.join(parts)} act past its journal, so nobody knows what they have done"
+                f"the run cannot go on: these bypass its journal, so nobody knows what they have done: {', '.join(parts)}"
             )
 
     def still_waits(self) -> RunParked | None:
@@ -273,7 +273,7 @@ class Recording:
             self._first_task = recorded.task
             if recorder.redactor.restore(directory.config()) != config.written:
                 logger.warning(
-                    "the config has changed since this run began: what is asked otherwise is done anew"
+                    "the config has changed since this run began: requests that differ from the recorded ones are made again"
                 )
         changed = {change.partition("=")[0]: change for change in self._changes}
         # what holds a credential has to be given anew
@@ -370,7 +370,7 @@ def refuse_elsewhere(about: About, directory: RunDirectory) -> None:
         if not about.is_of_program:
             command = f"codeact-team resume {_shell(place)}"
         raise JournalError(
-            f"the run {about.id} was made in {readable(str(made_in))}, from which paths in its config lead; resume it there: "
+            f"the run {about.id} was made in {readable(str(made_in))}, to which paths in its config are relative; resume it there: "
             f"cd {_shell(made_in)} && {command}"
         )
 
@@ -397,7 +397,7 @@ def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecu
     """Refuse code that could change its own history, or make runs that are taken for this user's."""
     if (path := _reached(runs, executors)) is not None:
         raise JournalError(
-            f"the run cannot be recorded in {runs}: its code can reach {path}, and so what is recorded of it. {ADVICE}"
+            f"the run cannot be recorded in {runs}: its code can reach {path}, and so its own record. {ADVICE}"
         )
     try:
         key = key_file()
@@ -405,8 +405,8 @@ def _refuse_what_code_reaches(runs: Path, executors: Sequence[StreamingCodeExecu
         return
     if (path := _reached(key, executors)) is not None:
         raise JournalError(
-            f"the run cannot be recorded: its code can reach {path}, and so the key {key}, by which your runs are known. Give it "
-            "less, or set XDG_STATE_HOME to another directory, or run it with --no-record"
+            f"the run cannot be recorded: its code can reach {path}, and so the key {key}, by which your runs are recognized. Let "
+            "it reach less, or set XDG_STATE_HOME to another directory, or run it with --no-record"
         )
 
 

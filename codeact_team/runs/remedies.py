@@ -111,9 +111,7 @@ def advice(document: Document, result: RunResult) -> str | None:
         case AgentEnding(ending=Ending.REFUSED):
             return f"another wording of the task may help, or another model: {_OTHER_MODEL}"
         case AgentEnding(ending=Ending.NO_SUCH_TOOL):
-            return (
-                f"this model calls tools where it is to write code, and another one may not: {_OTHER_MODEL}"
-            )
+            return f"this model calls tools where it should write code; another one may not: {_OTHER_MODEL}"
         case AgentEnding(ending=Ending.NO_ANSWER | Ending.STUCK):
             return f"another model may come further: {_OTHER_MODEL}"
         case _:

@@ -134,7 +134,7 @@ class Replaying(Recording):
     def refuse_what_passes(self, parts: Sequence[str]) -> None:
         if parts and self._journal is not None:
             raise JournalError(
-                f"the run cannot be replayed: {', '.join(parts)} act past its journal, and would really act again"
+                f"the run cannot be replayed: these bypass its journal, and would really act again: {', '.join(parts)}"
             )
 
     async def intercept(self, effect: Effect[Any], do: Perform) -> Any:
@@ -171,7 +171,7 @@ class ReplayedRun(ABC):
         if told is None and replay.is_stopped:
             is_whole = False
             if replay.end_of_record is not None and self._had_succeeded():
-                told = f"{replay.end_of_record}; then it had its answer by now"
+                told = f"{replay.end_of_record}; when it was recorded, it had its answer by now"
         elif told is None:
             told = self._other_end(result)
         return Replayed(
@@ -193,7 +193,7 @@ class ReplayedRun(ABC):
         if last is None or last.ending in (RunEnding.FAILED, RunEnding.STOPPED):
             return None
         if last.ending is not result.ending:
-            return f"then the run ended as {last.ending}, and now as {result.ending}"
+            return f"when it was recorded, the run ended as {last.ending}, and now as {result.ending}"
         told = difference(CodeResult(0, last.answer or ""), CodeResult(0, result.answer or ""))
         return None if told is None else f"the answer of the run:\n{told}"
 
@@ -316,7 +316,7 @@ def replayed(
     about = run.about
     if about.is_built:
         raise JournalError(
-            f"the run {about.id} is of what a program has built, and no config describes it: replay it there, by "
+            f"the run {about.id} is of a team that a program has built, which no config describes: replay it in the program, by "
             "`replay_run(directory, team)`"
         )
     shown = shown_to(directory, confirm, runs_config=config is None)
@@ -366,13 +366,13 @@ def _replayed_program(
     """
     run = RecordedRun(directory)
     if not run.about.is_of_program:
-        raise JournalError(f"the run {run.about.id} is not a program's: it is replayed without a team of one")
+        raise JournalError(f"the run {run.about.id} was not made by a program: replay it without a team")
     shown = shown_to(directory, confirm, runs_config=False)
     replaying = Replaying()
     opened: Callable[[], AbstractAsyncContextManager[Any]]
     if isinstance(subject, SandboxOpening):
         if program is None:
-            raise SettingError("a sandbox is replayed by the function of the program that works with it")
+            raise SettingError("to replay a sandbox, give the function of the program that works with it")
         runner = BuiltRun(replaying, subject.executor)
         opened = partial(subject.recorded, partial(recorded_sandbox, runner))
     else:
@@ -391,7 +391,7 @@ def _history_of(directory: RunDirectory, shown: Collection[str] | None) -> Histo
         raise foreign_refused(directory.path)
     if history.full_mib is not None:
         logger.warning(
-            "the record ends before the run did: it had used up the %s MiB that were kept of it",
+            "the record ends before the run did: it had used up the %s MiB that are kept of a run",
             f"{history.full_mib:,}",
         )
     return history
@@ -407,13 +407,13 @@ def _workspaces_of(runner: BuiltRun, history: History, was_in: Path) -> Mapping[
     recorded = [name for name in history.files if not name.startswith("@")]
     if same := [name for name in recorded for path in lasting if path.resolve() == (was_in / name).resolve()]:
         raise JournalError(
-            f"the run cannot be replayed in {same[0]}, where it has worked: its files would be overwritten. Build it for the "
-            "replay with another `work_dir`"
+            f"the run cannot be replayed in {same[0]}, where it was recorded: the files there would be overwritten. Build the "
+            "team for the replay with another `work_dir`"
         )
     if len(lasting) != len(recorded):
         raise JournalError(
-            f"the run cannot be replayed: its code has worked in {len(recorded)} directories that last, and would work in "
-            f"{len(lasting)} now: give it as many by `work_dir`"
+            f"the run cannot be replayed: its code has worked in {len(recorded)} directories of `work_dir`, and the team "
+            f"for the replay has {len(lasting)}: give it as many"
         )
     # in the order of their use, which is the order of the executors, as a rule
     return dict(zip(map(str, lasting), recorded, strict=True))
@@ -456,7 +456,7 @@ async def replay_run(
     directory = RunDirectory(Path(run))
     if subject is not None and (config is not None or overrides or policy is not None):
         raise SettingError(
-            "config, overrides and policy are for a run of a config: change what the program builds instead"
+            "config, overrides and policy apply to runs of a config only: change what the program builds instead"
         )
     replaying = (
         replayed(

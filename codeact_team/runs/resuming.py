@@ -79,9 +79,7 @@ def resumed(
     run = RecordedRun(directory)
     about = run.about
     if about.is_of_program:
-        raise JournalError(
-            f"the run {about.id} is a program's, which says what to do: {about.starting_again}, and it goes on"
-        )
+        raise JournalError(f"the run {about.id} was made by a program: to go on, {about.starting_again}")
     if run.is_running:
         raise JournalError(f"the run {about.id} has not ended: another process works on it")
     last = run.result()
@@ -89,15 +87,15 @@ def resumed(
     # else the journal answers everything, and the result is delivered
     if is_done and run.is_delivered and not again:
         raise JournalError(
-            f"the run {about.id} has ended with an answer: there is nothing to go on with. Its answer is told by "
-            "show, and -o FILE or --out DIR write its answer, or its files, once more"
+            f"the run {about.id} has ended with an answer: there is nothing to go on with. `codeact-team show` "
+            "shows its answer; -o FILE writes the answer again, and --out DIR the files"
         )
     refuse_elsewhere(about, directory)
     config = directory.config()
     if about.config_digest not in (None, digest_of(config)):
         raise JournalError(
-            f"the run {about.id} cannot go on: its config.yaml was changed since it began. Put that back; what may change, "
-            "such as a limit, is given by -s"
+            f"the run {about.id} cannot go on: its config.yaml was changed since it began. Restore that file; to change a "
+            "limit or the like, use -s"
         )
     shown = shown_to(directory, confirm)
     redactor = Redactor(credentials_of_environment(os.environ), about.nonce, shown)
@@ -109,8 +107,8 @@ def resumed(
     if other := [place for place in {**was, **now} if was.get(place) != now.get(place)]:
         what = f"part at {other[0]}" if other[0] else "team or agent"
         raise JournalError(
-            f"the run cannot go on with another {what}: its journal knows agents, and what they use, by their names, "
-            "classes and places. Begin a new run, or change their settings only"
+            f"the run cannot go on with another {what}: its journal identifies agents, and what they use, by name, "
+            "class and place. Begin a new run, or change only their settings"
         )
     changes = [*(run.changes() if shown is None else ()), *new]
     recording = Recording(directory, mib=record_mib, sync=sync, shown=shown, changes=changes)

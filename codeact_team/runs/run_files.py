@@ -27,7 +27,7 @@ from codeact_team.files.atomic import Directory
 from codeact_team.files.opening import below, opened, parent_of
 from codeact_team.files.trees import DIRECTORY
 from codeact_team.journal.recorder import Files
-from codeact_team.journal.result import RunFile
+from codeact_team.journal.result import MAX_FILES, RunFile
 from codeact_team.runs.recording import Recording
 from codeact_team.text.visibility import readable
 
@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_ARTIFACTS = 200
 """Pictures that are kept as files, as long as a team is open."""
-_MAX_TOLD = 1000
-"""Files of a run that its result lists; more are copied."""
 _GRACE = 10.0
 """Seconds for the files of a run that was interrupted."""
 _ENDINGS = {
@@ -52,14 +50,14 @@ _TEXTS = ("text/", "application/json")
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 
 _GONE = (
-    "the workspace was temporary, and these files are gone with it: `--out DIR` copies them, and a `work_dir` of the code "
-    "executor keeps them"
+    "the workspace was temporary, and these files are gone with it: copy them by `--out DIR`, or keep them by a `work_dir` "
+    "of the code executor"
 )
-_CUT_OFF = "left out are {:,} that interrupted code was at work on: they come when the run is resumed"
-_LEFT_OPEN = "the code had not closed {}: as a script's end does, the end of the run has written what Python held of it"
-_LACKING = "it was removed since, or its content was not kept"
+_CUT_OFF = "{:,} on which interrupted code was at work are left out until the run is resumed"
+_LEFT_OPEN = "the code had not closed {}: the end of the run has written what Python held in memory, as the end of a script does"
+_LACKING = "it has been removed, or its content was not kept"
 _MOVED = "the directory {} was removed, or replaced by another, while the run worked"
-_TEMPORARY = "the workspace is temporary, and goes with these files at the end: a `work_dir` of the code executor keeps them"
+_TEMPORARY = "the workspace is temporary, and these files go with it at the end: a `work_dir` of the code executor keeps them"
 
 
 class RunFiles:
@@ -169,7 +167,7 @@ class RunFiles:
                     self._has_made_out = True
             except (FileNotFoundError, FileExistsError):
                 raise SettingError(
-                    f"the directory {out} for files cannot be made: {parent} takes no directories; name another place"
+                    f"the directory {out} for files cannot be made: {parent} cannot hold directories; name another place"
                 ) from None
             except OSError as error:
                 raise SettingError(
@@ -179,7 +177,7 @@ class RunFiles:
                 target = os.open(name, DIRECTORY, dir_fd=above)
             except OSError as error:
                 raise SettingError(
-                    f"files cannot be copied to {out}: it is no directory, or is a link: name what that leads to"
+                    f"files cannot be copied to {out}: it is not a directory, or it is a link: name its target"
                 ) from error
             stack.callback(os.close, target)
             if not os.access(name, os.W_OK | os.X_OK, dir_fd=above):
@@ -246,7 +244,7 @@ class RunFiles:
                 async with asyncio.timeout(_GRACE if isinstance(error, asyncio.CancelledError) else None):
                     await self._find(executors(), stays=stays)
             except TimeoutError:
-                self.notes = [f"what was made or changed could not be found out within {_GRACE:g} s"]
+                self.notes = [f"the files that were made or changed could not be listed within {_GRACE:g} s"]
             raise
         left_open = list[str]()
         if not stays:
@@ -283,21 +281,21 @@ class RunFiles:
                 for file in new:
                     before = self._all[number].get(file.path, file)
                     self._all[number][file.path] = replace(file, change=before.change)
-                told = new[: _MAX_TOLD - len(found)]
+                told = new[: MAX_FILES - len(found)]
                 more += len(new) - len(told)
                 copies = await self._copies(executor, new, number)
                 top = place.path if place.lasts or stays else None
                 kept: Files = {} if recorder is None else recorder.known_files(executor)
                 found += await to_the_end(asyncio.to_thread(_told, told, copies, top, kept))
             except (OSError, CodeActTeamError) as error:
-                notes.append(f"the files of {type(executor).__name__} are not known: {error}")
+                notes.append(f"the files of {type(executor).__name__} cannot be listed: {error}")
                 self.due += self._target is not None
                 continue
             notes += [changes.remark] if changes.remark else []
             if new and self._target is None and not (place.lasts or self._has_warned):
                 notes.append(_TEMPORARY if stays else _GONE)
         if self._target is not None:
-            lacking = self._lacking[: _MAX_TOLD - len(found)]
+            lacking = self._lacking[: MAX_FILES - len(found)]
             more += len(self._lacking) - len(lacking)
             missing = [(None, _LACKING)] * len(lacking)
             found += await to_the_end(asyncio.to_thread(_told, lacking, missing, None))

@@ -56,15 +56,15 @@ def _claimed(real: str, work_dir: str, setting: str, run: str | None) -> Generat
                 name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory
             )
         except (OSError, JournalError) as error:
-            logger.debug("no other run will know that this one works in %s: %s", work_dir, error)
+            logger.debug("other runs cannot be told that this one works in %s: %s", work_dir, error)
             yield
             return
         stack.callback(os.close, file)
         if not lock(file):
             other = os.pread(file, _MOST, 0).decode(errors="replace")
             raise SettingError(
-                f"the work_dir {work_dir} is in use by {other or 'another run'}, and two runs would mix their files: wait for "
-                f"its end, or give this run a directory of its own by -s {setting}=null"
+                f"the work_dir {work_dir} is in use by {other or 'another run'}, and two runs would mix their files: wait "
+                f"until it has ended, or give this run a directory of its own by -s {setting}=null"
             )
         named = "a run that is not recorded" if run is None else f"the run {run}"
         os.ftruncate(file, 0)
@@ -90,7 +90,7 @@ def files_of(directory: RunDirectory) -> list[str]:
                     found.append(str(workspace / name))
     if not found:
         raise JournalError(
-            f"the run {directory.path.name} has left no files in a workspace of its own; where its config names a work_dir, they "
-            "are there"
+            f"the run {directory.path.name} has left no files in a workspace of its own; if its config names a work_dir, they are "
+            "there"
         )
     return found

@@ -27,5 +27,5 @@ def file_member(member: tarfile.TarInfo, source: BinaryIO) -> Iterator[bytes]:
         left -= len(data)
         yield data
     if left:
-        raise OSError(errno.EIO, f"{os.fsdecode(source.name)} became shorter meanwhile")
+        raise OSError(errno.EIO, f"{os.fsdecode(source.name)} became shorter while it was read")
     yield bytes(-member.size % tarfile.BLOCKSIZE)

@@ -152,7 +152,7 @@ def limit_sentence(cause: Cause, field: str, *, is_certain: bool = True) -> str:
 logger = logging.getLogger("codeact_team.sandbox")
 
 STOPPED = "the executor was stopped"
-UNCLEARED = "it could not be cleared of all that ran in it"
+UNCLEARED = "some programs in it could not be ended"
 """The reasons for which the owner of a sandbox had to end it."""
 
 KILL_TIMEOUT = 10.0
@@ -180,7 +180,7 @@ def python_path(packages: str, environment: Mapping[str, str]) -> dict[str, str]
 @asynccontextmanager
 async def time_to_end() -> AsyncGenerator[None]:
     """Give killed programs time to end. Raises a ``TimeoutError`` after :data:`KILL_TIMEOUT`."""
-    slow = "programs in a sandbox were killed and have not ended after %g s, as on a very busy machine: waiting for %g s"
+    slow = "killed programs in a sandbox have not ended after %g s, perhaps as the machine is very busy: waiting for %g s"
     telling = asyncio.get_running_loop().call_later(
         _SLOW_AFTER, logger.warning, slow, _SLOW_AFTER, KILL_TIMEOUT
     )
@@ -278,6 +278,18 @@ def receiving(python: str, *, plain: bool = False) -> list[str]:
     # isolated, without site, so that nothing runs that code may have left in the sandbox; the name is for lists of processes
     isolated = [] if plain else ["-I", "-S"]
     return [python, *isolated, "-u", "-c", RECEIVER, "codeact_team.session.runner"]
+
+
+class PythonIdentity(NamedTuple):
+    """What tells the Python of a sandbox from others.
+
+    Attributes:
+        origin: Who has made it, such as an image. What it compiles is for sandboxes whose Python has the same origin.
+        state: Changes if it, or what it has of packages, may be another.
+    """
+
+    origin: str
+    state: str
 
 
 class NoPythonError(SandboxError):
@@ -457,8 +469,8 @@ class Sandbox(ABC):
         """The Python interpreter, as the sandbox sees it."""
 
     @abstractmethod
-    async def python_identity(self) -> str:
-        """A text that changes if the interpreter may be another one. Available before a start.
+    async def python_identity(self) -> PythonIdentity:
+        """Tell its interpreter from others. Available before a start.
 
         Raises a ``SandboxError`` if the sandbox has no interpreter.
         """

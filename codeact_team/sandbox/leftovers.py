@@ -44,7 +44,7 @@ def _left_notes() -> list[Path]:
         place = Path(tempfile.gettempdir())
         return [place / name for name in os.listdir(place) if _NOTE.fullmatch(name)]
     except OSError as error:
-        logger.debug("notes of killed runs cannot be found: %s", error)
+        logger.debug("the notes of killed runs cannot be read: %s", error)
         return []
 
 
@@ -53,4 +53,4 @@ def _remove_each(paths: list[Path], remove: Callable[[Path], None]) -> None:
         try:
             remove(path)
         except (OSError, EngineError) as error:
-            logger.debug("%s, which a killed run has left, stays for now: %s", path, error)
+            logger.debug("%s, left by a killed run, stays for now: %s", path, error)

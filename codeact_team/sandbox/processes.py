@@ -208,22 +208,26 @@ class ProcessRequest:
 
     def __post_init__(self) -> None:
         if isinstance(self.argv, str | bytes):
-            raise TypeError("argv is a list: the program and its arguments; for a shell ['sh', '-c', code]")
+            raise TypeError(
+                "argv must be a list, of the program and its arguments; for a shell ['sh', '-c', code]"
+            )
         if not self.argv:
             raise SettingError("argv is empty: it needs a program")
         strings = [*self.argv, *(self.env or {}), *(self.env or {}).values(), self.cwd or "", self.user or ""]
         if any("\0" in os.fspath(one) for one in strings):
-            raise SettingError("embedded null byte: arguments, variables and paths have none")
+            raise SettingError("embedded null byte: arguments, variables and paths cannot have one")
         if any("=" in name or not name for name in self.env or {}):
             raise SettingError("illegal environment variable name: it is empty, or contains =")
         if self.timeout is not None and not self.timeout > 0:
-            raise SettingError(f"timeout is {self.timeout!r}: it is a positive number of seconds")
+            raise SettingError(f"timeout is {self.timeout!r}: it must be a positive number of seconds")
         if self.stderr not in ("apart", "together"):
-            raise SettingError(f"stderr is {self.stderr!r}: it is 'apart' or 'together'")
+            raise SettingError(f"stderr is {self.stderr!r}: it must be 'apart' or 'together'")
         if not 0 < self.output_limit <= _LARGEST_OUTPUT:
-            raise SettingError(f"output_limit is {self.output_limit!r}: it is 1 to {_LARGEST_OUTPUT} bytes")
+            raise SettingError(
+                f"output_limit is {self.output_limit!r}: it must be 1 to {_LARGEST_OUTPUT} bytes"
+            )
         if self.terminal is not None and not all(0 < one < 1 << 15 for one in self.terminal):
-            raise SettingError(f"terminal is {self.terminal!r}: rows and columns are positive numbers")
+            raise SettingError(f"terminal is {self.terminal!r}: rows and columns must be positive numbers")
 
     @property
     def args(self) -> list[str]:

@@ -292,7 +292,7 @@ class ProcessServer:
         connection = self.connection
         if len(connection.processes) >= MAX_PROCESSES:
             raise BlockingIOError(
-                errno.EAGAIN, f"there may be {MAX_PROCESSES} processes in a sandbox at a time"
+                errno.EAGAIN, f"a sandbox can have at most {MAX_PROCESSES} processes at a time"
             )
         channel = ProcessChannel(connection, connection.next_process, request, self._limits, self._forget)
         connection.processes[channel.number] = channel

@@ -248,7 +248,7 @@ def declaration_frame(declarations: Sequence[Mapping[str, JsonValue]]) -> bytes:
     payload = json.dumps({"tools": [dict(one) for one in declarations]}).encode()
     if len(payload) > (limit := FROM_HOST[Kind.TOOLS]):
         raise SettingError(
-            f"the names, descriptions and schemas of the tools have {len(payload) / MIB:.1f} MiB together; they may have "
+            f"the names, descriptions and schemas of the tools have {len(payload) / MIB:.1f} MiB together, of at most "
             f"{limit // MIB} MiB: offer fewer"
         )
     return frame(Kind.TOOLS, payload)
@@ -276,7 +276,7 @@ def _encoded(number: int, answer: CallAnswer) -> bytes:
             return _payload(number, _BROKEN)
         if (size := len(data)) <= MAX_ANSWER_BYTES:
             return data
-    too_large = f"its result has {size / MIB:.1f} MiB; it may have {MAX_ANSWER_BYTES // MIB} MiB"
+    too_large = f"its result has {size / MIB:.1f} MiB; at most {MAX_ANSWER_BYTES // MIB} MiB are possible"
     return _payload(number, CallAnswer(CallOutcome.FAILED, error=too_large))
 
 

@@ -132,7 +132,7 @@ def _executor(kind: str, settings: dict[str, Any]) -> InterpreterCodeExecutor:
     elif kind == "confined":
         from codeact_team.executors.confined import ConfinedSessionCodeExecutor as Executor
     else:
-        raise SettingError(f"kind is {kind!r}: it is 'docker' or 'confined'")
+        raise SettingError(f"kind is {kind!r}: it must be 'docker' or 'confined'")
     from codeact_team.core.settings import check_names
 
     check_names(open_sandbox.__name__, settings, Executor.component_config_schema.model_fields)

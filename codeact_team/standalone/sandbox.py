@@ -121,7 +121,7 @@ class AsyncSandbox:
         """
         if self._within is not None and isinstance(tools, HostTools):
             raise SettingError(
-                f"tools: the calls of a {type(tools).__name__} act past the journal of the run; give functions, or tools of AutoGen"
+                f"tools: calls of a {type(tools).__name__} bypass the journal of the run; give functions, or tools of AutoGen"
             )
         blocks = [CodeBlock(code=code, language="python")]
         async with self._tools.used(tools) as host_tools:

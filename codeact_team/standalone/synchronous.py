@@ -54,7 +54,7 @@ class LoopThread:
         gevent = sys.modules.get("gevent.monkey")
         if gevent is not None and any(map(gevent.is_module_patched, _NEEDED)):
             raise SandboxError(
-                "gevent has replaced modules of this process, such as threading, by which a sandbox works: open the sandbox in "
+                "gevent has replaced modules that a sandbox needs, such as threading: open the sandbox in "
                 "a process without `monkey.patch_all()`"
             )
         self._process = os.getpid()
@@ -76,11 +76,9 @@ class LoopThread:
             RuntimeError: If the loop itself calls, which would wait for itself.
         """
         if os.getpid() != self._process:
-            raise SandboxError(
-                "this is the sandbox of another process, which has forked this one: open one here"
-            )
+            raise SandboxError("this sandbox belongs to the process that forked this one: open one here")
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a coroutine of the program would wait for itself: make it a plain function")
+            raise RuntimeError("a coroutine would wait for itself here: give a plain function")
         answer: Future[T] = Future()
         task: Future[asyncio.Task[T]] = Future()
 

@@ -85,5 +85,5 @@ def _named(name: str, tool: Tool) -> Tool:
     if callable(tool):
         return function_tool(tool, name)
     if (own := (given := read_tool(tool).tool).name) != name:
-        raise SettingError(f"tools: {name!r} is given for a tool that is called {own!r}")
+        raise SettingError(f"tools: the name {name!r} is given for a tool named {own!r}")
     return given

@@ -55,7 +55,7 @@ def exporting(warn: Callable[[str], None], clean: Callable[[str], str]) -> Gener
         try:
             provider = _set_provider()
         except ImportError:
-            warn(f"the environment asks for traces (OTEL_…), which need more: {how_to_install('otel')}")
+            warn(f"the environment asks for traces (OTEL_…), which need a package: {how_to_install('otel')}")
         except Exception as error:
             warn(f"there will be no traces: {clean(_short(str(error)))}")
     if provider is None:
@@ -86,8 +86,8 @@ def _set_provider() -> TracerProvider | None:
         found = entry_points(group="opentelemetry_traces_exporter", name=name)
         if not found:
             raise SettingError(
-                f"no exporter {name!r} is installed (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL); that for otlp over "
-                f"http/protobuf comes by {how_to_install('otel')}"
+                f"no exporter {name!r} is installed (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_PROTOCOL); the one for otlp "
+                f"over http/protobuf is installed by {how_to_install('otel')}"
             )
         exporter = next(iter(found)).load()()
         provider.add_span_processor(BatchSpanProcessor(cast("SpanExporter", _WithoutContents(exporter))))
@@ -173,7 +173,7 @@ def _send_the_rest(provider: TracerProvider, failures: _Failures) -> str | None:
         while not failures.ended.get(timeout=max(0, end - time.monotonic())):
             end = min(end, time.monotonic() + _PATIENCE_AFTER_FAILURE)
     except Empty:
-        return failures.last or f"their receiver did not take them in {_PATIENCE:g} s"
+        return failures.last or f"their receiver did not accept them within {_PATIENCE:g} s"
     except KeyboardInterrupt:
         return failures.last or "interrupted"
     return failures.last

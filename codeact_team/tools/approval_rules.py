@@ -47,9 +47,7 @@ def _is_python(language: str) -> bool:
 def _misleading(code: str, language: str) -> str:
     """Return why code would not run as it is shown with everything unseen made visible, for the model; else empty."""
     if language.lower() not in _SHELLS and (encoding := foreign_encoding(code)) is not None:
-        return (
-            f"a comment says that it is written in {encoding[:40]!r}, but it is UTF-8: leave that comment out"
-        )
+        return f"a comment declares the encoding {encoding[:40]!r}, but the code is UTF-8: leave that comment out"
     if _is_python(language):
         code = code.replace("\r\n", "\n")
     found = _READ_DIFFERENTLY.search(code)
@@ -64,14 +62,14 @@ def misleading_as_it_is(code: str, language: str) -> str:
         return _at(code, place)
     if (found := _SPOILED_CONTINUATION.search(code)) is not None:
         line = code.count("\n", 0, found.start()) + 1
-        return f"in line {line}, blanks follow the backslash at the end, which nobody can see: remove them"
+        return f"in line {line}, invisible blanks follow the backslash at the end: remove them"
     return ""
 
 
 def _at(code: str, place: int) -> str:
     line = code.count("\n", 0, place) + 1
     name = unicodedata.name(code[place], "a control character")
-    return f"line {line} holds U+{ord(code[place]):04X} ({name}), by which it reads as something else than it is: write it as an escape"
+    return f"line {line} holds U+{ord(code[place]):04X} ({name}), which makes the code look like something else: write it as an escape"
 
 
 Kind = Literal["code", "tool", "host"]
@@ -326,7 +324,7 @@ class ApprovalRule(BaseModel):
     @classmethod
     def _is_for_a_tool(cls, arguments: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         if arguments and (info.data.get("code") or info.data.get("shell")):
-            raise ValueError("goes with 'tool' only, as code has no arguments")
+            raise ValueError("can be used with 'tool' only, as code has no arguments")
         return arguments
 
     def fits(self, question: Question) -> bool | None:

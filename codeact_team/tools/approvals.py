@@ -222,7 +222,7 @@ def _record_of(question: Question, ruling: Ruling, *, seconds: float = 0.0) -> A
 
 
 _NOBODY_THERE = (
-    "nobody is there to ask for approval: run this on a terminal, or set the agent's `approval_timeout` to park, so that the "
+    "nobody can be asked for approval: run this on a terminal, or set the agent's `approval_timeout` to park, so that the "
     "run waits for `codeact-team answer`; in Python, give it an approval_handler, or run it within "
     "codeact_team.asking(handler)"
 )
@@ -447,4 +447,4 @@ async def _answer(handler: Handler, question: Question) -> Answer:
         if [type(field) for field in fields] == [bool, str, bool]:
             return answer
     logger.error("the approval handler returned %s, so the question is denied", type(answer).__name__)
-    return Answer(False, f"the approval handler returned {type(answer).__name__} instead of a proper Answer")
+    return Answer(False, f"the approval handler returned {type(answer).__name__} instead of a valid Answer")

@@ -395,7 +395,7 @@ def _artifact(kind: str | None, data: str) -> Artifact:
     try:
         return Artifact(mime_type(kind), base64.b64decode(data, validate=True))
     except binascii.Error as error:
-        raise ToolFailed(f"the server sent media that is no base64 ({error})") from None
+        raise ToolFailed(f"the server sent media that is not base64 ({error})") from None
 
 
 _TIMED_OUT = 408

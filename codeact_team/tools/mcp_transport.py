@@ -231,7 +231,7 @@ def _client_factory(fail: Fail) -> Callable[..., httpx.AsyncClient]:
 
     async def bound(response: httpx.Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
-            fail("has sent a compressed answer that nobody has asked for")
+            fail("has sent a compressed answer that was not requested")
             response.headers.pop("content-encoding")
         response.stream = _BoundedStream(response, fail)
 

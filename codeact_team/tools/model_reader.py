@@ -77,7 +77,7 @@ class ModelReader(Generic[_Model]):
         if _Trials(self._parts).count(value, self._parts.root) > _MAX_TRIALS:
             raise ValueError(
                 f"the {self._name} may fit in so many ways, or hold so many values of sets and keys of mappings, that reading "
-                "could take for ever"
+                "it could take forever"
             )
 
 

@@ -122,7 +122,7 @@ _MAX_CHECKS = 100_000
 _DEEPEST_SCHEMA = 250
 _UNDER_WAY = 0
 _TOO_MANY = (
-    "its parts refer to each other so often that a check could take for ever; write it with fewer references "
+    "its parts refer to each other so often that checking could take forever; write it with fewer references "
     "in allOf, anyOf, oneOf and the like"
 )
 _Order = Callable[[list[Any]], Iterator[Any]]

@@ -54,7 +54,7 @@ class ToolFailed(Exception):
 
 def error_text(text: str) -> str:
     """Bound the text of a tool's error."""
-    return clean(text, _MAX_ERROR) or "the tool failed and does not say why"
+    return clean(text, _MAX_ERROR) or "the tool failed without giving a reason"
 
 
 def describe_error(error: BaseException) -> str:
@@ -326,8 +326,8 @@ def function_tool(function: Callable[..., Any], name: str | None = None) -> Func
     definition: Any = given.func if isinstance(given, partial) else given
     if not inspect.isfunction(definition) and not inspect.ismethod(definition):
         raise SettingError(
-            f"tools: {definition!r} is no function; what can be given is a function written with 'def', a partial of one, "
-            "or a BaseTool"
+            f"tools: {definition!r} is not a function; give a function written with 'def', a partial of one, or a "
+            "BaseTool"
         )
     if definition.__name__ == "<lambda>":
         raise SettingError("tools: a lambda has no name; write it with 'def'")
@@ -337,8 +337,8 @@ def function_tool(function: Callable[..., Any], name: str | None = None) -> Func
         return FunctionTool(function, description=inspect.getdoc(definition) or "", name=name)
     except (ValueError, TypeError, NameError, RuntimeError) as error:
         raise SettingError(
-            f"tools: {shown} cannot be a tool: {error}; annotate parameters with types that JSON can have, and say what "
-            "they are with Annotated[type, 'what it is']"
+            f"tools: {shown} cannot be a tool: {error}; annotate parameters with types that JSON has, and describe them "
+            "by Annotated[type, 'what it is']"
         ) from error
 
 

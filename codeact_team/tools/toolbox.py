@@ -172,7 +172,7 @@ Catalogs = Sequence[tuple[ToolSource, Catalog]]
 def assemble(catalogs: Catalogs) -> Offer:
     """Offer all listed tools; an error if names collide, a schema is broken, or there are too many."""
     if sum(len(catalog.tools) for _, catalog in catalogs) > _MAX_TOOLS:
-        raise _largest(catalogs).error(f"more than {_MAX_TOOLS:,} tools are too many; offer fewer")
+        raise _largest(catalogs).error(f"there are more than {_MAX_TOOLS:,} tools; offer fewer")
     tools: list[OfferedTool] = []
     size = 0
     for name, listed, source in _named(catalogs):
@@ -314,7 +314,7 @@ class Toolbox:
 def _source_of(workbench: Workbench) -> ToolSource:
     if not isinstance(workbench, Workbench):  # pyright: ignore[reportUnnecessaryIsInstance]  # unchecked user input
         raise SettingError(
-            f"workbench: {workbench!r} is no workbench; a tool or a function belongs to 'tools'"
+            f"workbench: {workbench!r} is not a workbench; put tools and functions into 'tools'"
         )
     if is_of_mcp(workbench):
         from codeact_team.tools.mcp import McpServer

@@ -362,6 +362,7 @@ async def test_a_model_that_fails_in_one_attempt_ends_the_turn(fresh_session: Se
     assert await forks_of(fresh_session) <= before
 
 
+@pytest.mark.long
 async def test_an_attempt_may_hand_the_work_over(fresh_session: Session) -> None:
     handing = [Text(py("n = 4")), ToolCalls([("transfer_to_planner", {})])]
     async with ScriptedServer(side_by_side(handing, [Text("It is 1.")], best="planner")) as server:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, field_validator
 from support.agents import answer, contents, replay, response, turn
 from support.codeact import agent_of, py
 from support.openai_server import AnyReply, Json, ScriptedServer, Text, Truncated
+from support.variations import mostly_long
 
 from codeact_team.agents.codeact.agent import CodeActAgent
 from codeact_team.agents.codeact.reply import Misfit, OutputSchema
@@ -61,15 +62,18 @@ async def test_an_answer_that_fits_is_json(session: Session, reply: str):
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [
-        ("{'region': 'East'}", """answer: "percent" is a required property"""),
-        ("{'region': 7, 'percent': 1}", """answer['region']: it is not of type "string" (it is 7)"""),
-        ("'East'", """answer: it is not of type "object" (it is "East")"""),
-        ("{'region': 'East', 'percent': float('nan')}", "is no JSON: Out of range float values"),
-        ("{'region': 'East', 'percent': {1}}", "is no JSON: set: JSON has dicts, lists, "),
-        ("{'region': 'x' * 200_000, 'percent': 1}", "100000 are possible"),
-        ("eval('[' * 80 + ']' * 80)", "the answer is nested too deeply; 64 levels are possible"),
-    ],
+    mostly_long(
+        [
+            ("{'region': 'East'}", """answer: "percent" is a required property"""),
+            ("{'region': 7, 'percent': 1}", """answer['region']: it is not of type "string" (it is 7)"""),
+            ("'East'", """answer: it is not of type "object" (it is "East")"""),
+            ("{'region': 'East', 'percent': float('nan')}", "is not JSON: Out of range float values"),
+            ("{'region': 'East', 'percent': {1}}", "is not JSON: set: JSON has dicts, lists, "),
+            ("{'region': 'x' * 200_000, 'percent': 1}", "100000 are possible"),
+            ("eval('[' * 80 + ']' * 80)", "the answer is nested too deeply; 64 levels are possible"),
+        ],
+        usual=2,
+    ),
 )
 async def test_a_value_that_does_not_fit_is_told_and_the_model_goes_on(
     session: Session, value: str, why: str
@@ -82,13 +86,15 @@ async def test_a_value_that_does_not_fit_is_told_and_the_model_goes_on(
 
 @pytest.mark.parametrize(
     ("reply", "why"),
-    [
-        (Text("It is East."), "The answer is not taken: The model's answer is no valid JSON"),
-        (Text('{"region": "East"}'), "is a required property"),
-        (Text("```ruby\nputs 1\n```"), "no valid JSON"),
-        (Truncated(EAST), "Your reply was cut off"),
-        (Text(" "), "Your reply was empty"),
-    ],
+    mostly_long(
+        [
+            (Text("It is East."), "The answer is not taken: The model's answer is not valid JSON"),
+            (Text('{"region": "East"}'), "is a required property"),
+            (Text("```ruby\nputs 1\n```"), "not valid JSON"),
+            (Truncated(EAST), "Your reply was cut off"),
+            (Text(" "), "Your reply was empty"),
+        ]
+    ),
 )
 async def test_words_that_do_not_fit_are_told_however_often_they_are_said(
     session: Session, reply: AnyReply, why: str
@@ -120,7 +126,11 @@ async def test_a_string_is_an_answer_where_the_schema_wants_one(session: Session
 
 
 @pytest.mark.parametrize(
-    "value", ["```python\nprint(1)\n```", "````", "a <execute>rm</execute> b", "[PYTHON]1[/PYTHON]", "\\`` `"]
+    "value",
+    mostly_long(
+        ["```python\nprint(1)\n```", "````", "a <execute>rm</execute> b", "[PYTHON]1[/PYTHON]", "\\`` `"],
+        usual=2,
+    ),
 )
 async def test_nobody_finds_code_in_an_answer_whose_value_stays_the_same(session: Session, value: str):
     text, _, _ = await told(session, Text(py(f"final_answer([{value!r}])")), output_schema=ANY)

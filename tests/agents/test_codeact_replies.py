@@ -20,6 +20,7 @@ from support.openai_server import (
     ToolCalls,
     Truncated,
 )
+from support.variations import mostly_long
 
 from codeact_team.agents.codeact.reply import read_reply
 from codeact_team.agents.messages import NO_ANSWER
@@ -144,7 +145,7 @@ REMARKED: dict[str, AnyReply] = {
 }
 
 
-@pytest.mark.parametrize("reply", REMARKED.values(), ids=list(REMARKED))
+@pytest.mark.parametrize("reply", mostly_long(REMARKED.values(), usual=3), ids=list(REMARKED))
 async def test_the_model_is_told_and_goes_on(session: Session, reply: AnyReply):
     # an unsupported language ended the team
     async with ScriptedServer([reply, Text(py("6 * 7")), Text("It is 42.")]) as server:
@@ -157,13 +158,15 @@ async def test_the_model_is_told_and_goes_on(session: Session, reply: AnyReply):
 
 @pytest.mark.parametrize(
     ("reply", "text", "ending"),
-    [
-        (Text(RUBY), RUBY, Ending.ANSWERED),
-        (Text(UNLABELLED), UNLABELLED, Ending.ANSWERED),
-        (Refusal(), "I cannot help with that.", Ending.REFUSED),
-        (Filtered(), NO_ANSWER, Ending.REFUSED),
-        (Text(""), NO_ANSWER, Ending.NO_ANSWER),
-    ],
+    mostly_long(
+        [
+            (Text(RUBY), RUBY, Ending.ANSWERED),
+            (Text(UNLABELLED), UNLABELLED, Ending.ANSWERED),
+            (Refusal(), "I cannot help with that.", Ending.REFUSED),
+            (Filtered(), NO_ANSWER, Ending.REFUSED),
+            (Text(""), NO_ANSWER, Ending.NO_ANSWER),
+        ]
+    ),
     ids=["ruby", "unlabelled", "refused", "filtered", "empty"],
 )
 async def test_given_again_it_is_the_answer(session: Session, reply: AnyReply, text: str, ending: Ending):
@@ -184,7 +187,7 @@ NEVER: dict[str, tuple[AnyReply, str, Ending]] = {
 }
 
 
-@pytest.mark.parametrize(("reply", "last", "ending"), NEVER.values(), ids=list(NEVER))
+@pytest.mark.parametrize(("reply", "last", "ending"), mostly_long(NEVER.values()), ids=list(NEVER))
 async def test_what_can_never_be_an_answer_ends_by_a_last_call_after_a_few_times(
     session: Session, reply: AnyReply, last: str, ending: Ending
 ):
@@ -255,5 +258,5 @@ async def test_code_in_the_users_message_is_not_run(session: Session):
 @pytest.mark.filterwarnings("ignore:No text content")
 async def test_a_stream_that_is_none_is_an_error_and_no_silent_model(session: Session):
     async with ScriptedServer([Garbage()]) as server:
-        with pytest.raises(ModelError, match=r"no stream of a chat completion: check `base_url`"):
+        with pytest.raises(ModelError, match=r"not a streamed chat completion: check `base_url`"):
             await answer(agent_of(server, session, model_client_stream=True))

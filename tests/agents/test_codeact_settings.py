@@ -43,7 +43,7 @@ def made(**settings: Any) -> CodeActAgent:
         ({"output_schema": [1]}, "output_schema: a JSON Schema is expected"),
         ({"output_schema": int}, "output_schema: a JSON Schema is expected"),
         ({"functions": ["os:getcwd"], "system_message": "Act."}, r"\$functions"),
-        ({"handoffs": ["b", "b"]}, "handoffs: each must have a name of its own"),
+        ({"handoffs": ["b", "b"]}, "handoffs: names must differ"),
         ({"handoffs": ["b"], "model_client": replay(function_calling=False)}, "cannot call tools"),
         ({"code_executor": ConfinedCommandLineCodeExecutor()}, "ConfinedCommandLineCodeExecutor forgets"),
         ({"code_executor": Foreign()}, "needs a session: DockerSessionCodeExecutor or Confined"),

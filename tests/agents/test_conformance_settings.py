@@ -21,6 +21,7 @@ from autogen_core.models import AssistantMessage, LLMMessage, UserMessage
 from pydantic import ValidationError
 from support.agents import TOOL_FIELDS, contents, replay, response, turn
 from support.openai_server import Json, ScriptedServer, Text
+from support.variations import mostly_long
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.codeact.agent import CodeActAgent
@@ -137,7 +138,7 @@ CONTEXTS: list[ChatCompletionContext] = [
 ]
 
 
-@pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: type(context).__name__)
+@pytest.mark.parametrize("context", mostly_long(CONTEXTS), ids=lambda context: type(context).__name__)
 async def test_a_context_is_loaded_with_its_messages_and_reset_without(
     kind: Kind, context: ChatCompletionContext
 ):

@@ -12,6 +12,7 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core.code_executor import CodeBlock, CodeResult
 from support.agents import FAILS, PRINTS_42, RETRY, Foreign, answer, contents, record_of, turn, yes
 from support.openai_server import AnyReply, Filtered, Json, ScriptedServer, Text, Truncated
+from support.variations import mostly_long
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.models.clients import wrap_client
@@ -43,7 +44,7 @@ BROKEN: dict[str, tuple[AnyReply, str]] = {
 
 
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize(("reply", "why"), BROKEN.values(), ids=list(BROKEN))
+@pytest.mark.parametrize(("reply", "why"), mostly_long(BROKEN.values(), usual=2), ids=list(BROKEN))
 async def test_a_model_whose_reply_was_cut_off_is_asked_anew(reply: AnyReply, why: str, stream: bool):
     executor = Foreign()
     async with ScriptedServer([reply, Text(PRINTS_42), Text("It is 42.")]) as server:
@@ -56,7 +57,7 @@ async def test_a_model_whose_reply_was_cut_off_is_asked_anew(reply: AnyReply, wh
     assert why in events[0].to_text()
 
 
-@pytest.mark.parametrize(("reply", "why"), BROKEN.values(), ids=list(BROKEN))
+@pytest.mark.parametrize(("reply", "why"), mostly_long(BROKEN.values(), usual=2), ids=list(BROKEN))
 async def test_without_another_attempt_the_answer_says_so_and_nobody_else_runs_it(reply: AnyReply, why: str):
     executor = Foreign()
     async with ScriptedServer([reply]) as server:

@@ -39,6 +39,7 @@ from support.openai_server import (
     ToolCalls,
     Truncated,
 )
+from support.variations import mostly_long
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.agents.observations import Ending, ExecutionRecord
@@ -76,14 +77,17 @@ async def test_the_verdict_is_text_for_people_and_data_for_programs():
 
 @pytest.mark.parametrize(
     "reply",
-    [
-        Text("Looks good to me! Accepted."),
-        Refusal(),
-        Truncated('{"accepted": true'),
-        Json({"problems": []}),
-        Text('{"accepted": true} or rather {"accepted": false}'),
-        ToolCalls([("accept", {})]),
-    ],
+    mostly_long(
+        [
+            Text("Looks good to me! Accepted."),
+            Refusal(),
+            Truncated('{"accepted": true'),
+            Json({"problems": []}),
+            Text('{"accepted": true} or rather {"accepted": false}'),
+            ToolCalls([("accept", {})]),
+        ],
+        usual=2,
+    ),
     ids=["prose", "refused", "truncated", "incomplete", "contradictory", "a tool call"],
 )
 async def test_what_is_no_verdict_does_not_accept_and_says_so(reply: AnyReply):

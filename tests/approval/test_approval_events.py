@@ -70,4 +70,4 @@ async def test_a_question_without_anybody_to_ask_is_told_as_unanswered() -> None
         record = await Approvals(RULES, None, "helper").call("write", {})
     assert record.by == "no one to ask"
     assert isinstance(told[1], QuestionAnswered)
-    assert "nobody is there to ask" in (told[1].error or "")
+    assert "nobody can be asked" in (told[1].error or "")

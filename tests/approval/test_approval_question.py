@@ -163,7 +163,7 @@ def test_blanks_at_the_end_of_a_line_and_carriage_returns_show():
 )
 def test_code_of_another_encoding_cannot_be_approved(code: str, language: str):
     obstacle = Question("helper", "code", language, code=code).obstacle
-    assert obstacle.startswith("a comment says that it is written in ")
+    assert obstacle.startswith("a comment declares the encoding ")
 
 
 def test_a_comment_that_names_no_other_encoding_is_no_obstacle():

@@ -227,12 +227,12 @@ async def gives_up(question: Question) -> Answer:
         (fails, "the approval handler failed: RuntimeError: the door is shut␛[2J"),
         (fails_without_words, "the approval handler failed: KeyError"),
         (gives_up, "the question was cancelled"),
-        (returns(True), "the approval handler returned bool instead of a proper Answer"),
-        (returns("yes"), "the approval handler returned str instead of a proper Answer"),
-        (returns(None), "the approval handler returned NoneType instead of a proper Answer"),
+        (returns(True), "the approval handler returned bool instead of a valid Answer"),
+        (returns("yes"), "the approval handler returned str instead of a valid Answer"),
+        (returns(None), "the approval handler returned NoneType instead of a valid Answer"),
         (
             returns(Answer(cast(bool, "no"))),
-            "the approval handler returned Answer instead of a proper Answer",
+            "the approval handler returned Answer instead of a valid Answer",
         ),
     ],
 )

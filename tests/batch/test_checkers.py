@@ -13,10 +13,11 @@ from support.openai_server import ScriptedServer, Text
 
 from codeact_team.batch import evaluation
 from codeact_team.batch.batch import Batch, run_batch
-from codeact_team.batch.results import Doing, TaskOutcome
+from codeact_team.batch.results import Doing
 from codeact_team.batch.settings import BatchSettings
 from codeact_team.core.effects import Event
 from codeact_team.errors import SettingError
+from codeact_team.journal.result import RunEnding
 
 
 def task(name: str, checker: str) -> dict[str, Any]:
@@ -93,7 +94,7 @@ async def test_a_checker_that_is_no_python_is_told_before_a_model_is_asked(
             coder(server.base_url), tasks, out=tmp_path / "out", workers=1, listeners=[events.append]
         )
         assert len(server.requests) == 1
-        with pytest.raises(SettingError, match=r"judge\.py:\d+: this is no Python code"):
+        with pytest.raises(SettingError, match=r"judge\.py:\d+: this is not Python code"):
             await run_batch(
                 coder(server.base_url),
                 [{"text": "Go."}],
@@ -121,6 +122,7 @@ async def test_an_answer_cannot_pass_for_the_end_of_its_checker(tmp_path: Path) 
     assert (result["outcome"], result["correct"], result["answer"]) == ("answered", False, said)
 
 
+@pytest.mark.long
 async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer_to_be_judged(
     tmp_path: Path,
 ) -> None:
@@ -141,9 +143,10 @@ async def test_who_watches_sees_that_a_checker_runs_and_a_stop_leaves_its_answer
             coder(server.base_url), [task("a", "assert answer == '2'")], out=tmp_path, workers=1
         )
         assert len(server.requests) == 1
-    assert (again.outcomes, again.wrong) == ({TaskOutcome.ANSWERED: 1}, 0)
+    assert (again.outcomes, again.wrong) == ({RunEnding.ANSWERED: 1}, 0)
 
 
+@pytest.mark.long
 async def test_a_checker_that_only_the_python_of_the_sandbox_understands_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

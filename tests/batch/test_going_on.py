@@ -21,6 +21,7 @@ def failing_second_calls(body: Body) -> AnyReply:
     return HttpError(503) if len(body["messages"]) > 3 else doubling(body)
 
 
+@pytest.mark.long
 async def test_a_server_may_move_and_get_another_key(tmp_path: Path) -> None:
     """Also for runs that have begun, whose journals have the first address."""
     async with ScriptedServer(failing_second_calls) as server:
@@ -72,6 +73,7 @@ async def test_a_directory_of_an_earlier_version_goes_on(tmp_path: Path) -> None
     assert batch.outcomes == {"answered": 2}
 
 
+@pytest.mark.long
 async def test_a_result_says_what_was_asked_and_expected(tmp_path: Path) -> None:
     tasks: list[dict[str, Any]] = [
         {**numbers(1)[0], "expected": {"n": 7}},
@@ -145,6 +147,7 @@ async def test_only_what_has_failed_runs_again_and_wrong_answers_stay(tmp_path: 
     ]
 
 
+@pytest.mark.long
 async def test_what_one_task_may_not_ask_does_not_end_the_others(tmp_path: Path) -> None:
     """Some servers answer 403 to a wrong key, others to what they take for harmful."""
 
@@ -164,6 +167,7 @@ async def test_what_one_task_may_not_ask_does_not_end_the_others(tmp_path: Path)
     assert "(403)" in (batch.stop_reason or "")
 
 
+@pytest.mark.long
 async def test_a_key_that_is_refused_later_loses_no_work(tmp_path: Path) -> None:
     alone, out = tmp_path / "alone", tmp_path / "out"
     calls = 0

@@ -75,7 +75,7 @@ async def test_tasks_come_to_the_same_on_a_cluster(tmp_path: Path) -> None:
     [
         ("127.0.0.1:9", r"no Ray cluster at 127\.0\.0\.1:9 .*ray start --head"),
         ("ray://127.0.0.1:10001", "run this on a node of the cluster"),
-        ("somewhere", "is no address of a Ray cluster"),
+        ("somewhere", "is not the address of a Ray cluster"),
     ],
 )
 async def test_where_there_is_no_cluster_that_is_told(tmp_path: Path, address: str, problem: str) -> None:

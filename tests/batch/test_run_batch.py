@@ -66,6 +66,7 @@ async def test_what_is_done_is_skipped_and_results_are_the_same(tmp_path: Path) 
     assert again.outcomes == {"answered": 3}
 
 
+@pytest.mark.long
 async def test_what_is_expected_may_change_and_no_model_is_asked_again(tmp_path: Path) -> None:
     async with ScriptedServer(at_once) as server:
         config = coder(server.base_url)
@@ -81,7 +82,7 @@ async def test_another_task_or_config_does_not_get_the_results_of_this_one(tmp_p
     async with ScriptedServer(at_once) as server:
         config = coder(server.base_url)
         await run_batch(config, numbers(1), out=tmp_path, workers=1)
-        with pytest.raises(SettingError, match="under the ids of these: 'n1'"):
+        with pytest.raises(SettingError, match="under these ids: 'n1'"):
             await run_batch(config, [{"id": "n1", "text": "Double 7 please."}], out=tmp_path, workers=1)
         with pytest.raises(SettingError, match="another config"):
             await run_batch(coder(server.base_url, max_steps=3), numbers(1), out=tmp_path, workers=1)
@@ -343,6 +344,7 @@ async def test_what_no_task_could_run_without_is_told_before_any_begins(
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.long
 async def test_a_batch_that_is_stopped_while_it_starts_begins_no_task(tmp_path: Path) -> None:
     def stop(event: Event) -> None:
         # it tells that each task has a workspace of its own before anything else
@@ -360,6 +362,7 @@ async def test_a_batch_that_is_stopped_while_it_starts_begins_no_task(tmp_path: 
     assert (again.outcomes, again.exit_code) == ({"answered": 2}, 0)
 
 
+@pytest.mark.long
 async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "runs" / "a")
     task = {"id": "a", "text": "Go.", "checker": "import time\ntime.sleep(60 if answer else 0)"}
@@ -377,6 +380,7 @@ async def test_a_checker_that_takes_long_does_not_keep_a_batch_from_stopping(tmp
     assert (again.outcomes, again.wrong) == ({"answered": 1}, 0)
 
 
+@pytest.mark.long
 async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: Path) -> None:
     seconds = [60.0]
 
@@ -396,6 +400,7 @@ async def test_calls_of_models_that_a_stop_has_cut_off_are_made_anew(tmp_path: P
     assert (again.outcomes, again.wrong, again.exit_code) == ({"answered": 2}, 0, 0)
 
 
+@pytest.mark.long
 async def test_a_worker_that_never_starts_and_takes_a_while_to_give_up_does_not_keep_a_batch_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +439,7 @@ async def test_a_worker_that_never_starts_and_takes_a_while_to_give_up_does_not_
     assert (result.left, result.exit_code, started) == (4, 143, ["one", "another"])
 
 
+@pytest.mark.long
 async def test_files_for_which_there_is_no_room_are_copied_by_the_same_batch_later(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with small_disk(out / "files", "64k"):

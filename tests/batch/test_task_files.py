@@ -119,7 +119,7 @@ def test_each_file_of_a_pattern_is_the_data_of_a_task(tmp_path: Path) -> None:
 def test_a_pattern_without_files_says_how_those_of_a_directory_are_meant(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=rf"{tmp_path}/\*, in quotation marks"):
         read_tasks(EachFile(str(tmp_path), "Sum it."))
-    with pytest.raises(SettingError, match=r"no\.csv is the path of no file$"):
+    with pytest.raises(SettingError, match=r"no\.csv matches no file$"):
         read_tasks(EachFile(f"{tmp_path}/no.csv", "Sum it."))
 
 
@@ -303,7 +303,7 @@ def test_a_name_that_no_file_can_have_is_a_broken_line(tmp_path: Path) -> None:
 
 def test_what_is_said_twice_is_refused(tmp_path: Path) -> None:
     _, [broken] = read_tasks("-", io.BytesIO(b'{"text": "Do.", "o": {"a": 1, "a": 2}}\n'))
-    assert "the key 'a' is there twice" in broken.problem
+    assert "it has the key 'a' twice" in broken.problem
     (tmp_path / "tasks.csv").write_text("text,level,level,,\nDo.,1,2,,\n")
     with pytest.raises(SettingError, match="two columns of the tasks are named 'level'"):
         read_tasks(tmp_path / "tasks.csv")

@@ -151,7 +151,7 @@ def markdown(figures: Sequence[Figure]) -> str:
         *([*row[:4], *(row.peers.get(name, "") for name in PEERS)] for row in figures),
     ]
     notes = (
-        f"All in one run, on {machine}. In brackets: how many times ours. AutoGen's ten-second stop is left out of all rows but "
+        f"All in one run, on {machine}. Figures in brackets are multiples of ours. AutoGen's ten-second stop is left out of all rows but "
         "that of the stop."
     )
     return "\n".join(["", *(f"| {' | '.join(row)} |" for row in rows), "", notes, "", ""])

@@ -116,7 +116,7 @@ def test_start_steps_and_stop(
         directory.mkdir()
         found[name] = measured(python, name, image, directory)
     table = Table(
-        "", *ROWS.values(), title="milliseconds; in brackets: how many times ours, in Docker and confined"
+        "", *ROWS.values(), title="milliseconds; in brackets: multiples of ours, in Docker and confined"
     )
     for name, times in found.items():
         cells = [

@@ -35,8 +35,8 @@ def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
     command = ["run", limited_talker(tmp_path, "It is 42."), "A task", "-o", "answer.txt"]
     result = codeact_team(*command, cwd=tmp_path)
     assert result.returncode == 1, result.stderr
-    assert result.stdout.endswith("\n── best answer so far, not accepted\nIt is 42.\n")
-    assert "warning: answer.txt is not written: there is no answer that counts\n" in result.stderr
+    assert result.stdout.endswith("\n── best answer so far\nIt is 42.\n")
+    assert "warning: answer.txt is not written: the run did not come to an answer\n" in result.stderr
     assert (tmp_path / "answer.txt").read_text() == "An older answer."
 
 
@@ -44,11 +44,11 @@ def test_work_that_is_not_accepted_leaves_the_file_as_it_is(tmp_path: Path):
     ("file", "why"),
     [
         ("nowhere/answer.txt", "No such file or directory"),
-        (".", "it is no file"),
-        ("pipe", "it is no file"),
+        (".", "it is not a file"),
+        ("pipe", "it is not a file"),
         ("file/answer.txt", "Not a directory"),
-        ("link.txt", "it is a link: name what it leads to"),
-        ("links/answer.txt", "links is a link to /etc, which code may have planted: name what it leads to"),
+        ("link.txt", "it is a link: name its target"),
+        ("links/answer.txt", "links is a link to /etc, which code may have planted: name its target"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_a_model_is_asked(

@@ -131,9 +131,9 @@ def test_what_is_no_answer_is_not_taken_for_one(tmp_path: Path):
 def test_what_was_typed_before_the_question_does_not_answer_it_and_that_is_said(tmp_path: Path):
     before = ("y", ENTER, "ye")
     with asked(tmp_path, REFUND, {"name": "mail.send", "arguments": {}}, typed=before) as terminal:
-        terminal.wait_for("what you typed before this was shown is not taken for an answer\n── helper")
+        terminal.wait_for("what you typed before this was shown is ignored\n── helper")
         answer(terminal, "n", ENTER, ENTER, "y", ENTER)
-        terminal.wait_for("what you typed before this was shown is not taken for an answer\n── helper")
+        terminal.wait_for("what you typed before this was shown is ignored\n── helper")
         answer(terminal, "n", ENTER, ENTER, about="mail.send")
         records = ended(terminal, tmp_path)
     assert [record["decision"] for record in records] == ["deny", "deny"]
@@ -290,6 +290,6 @@ def test_nobody_is_asked_without_a_terminal_or_where_a_program_reads(tmp_path: P
         ) as process:
             stdout, stderr = process.communicate(b"y\n", timeout=60)
             assert stdout == b"done\n"
-            assert stderr.startswith(b"warning: nobody is there to ask for approval: run this on a terminal")
+            assert stderr.startswith(b"warning: nobody can be asked for approval: run this on a terminal")
         [record] = json.loads((tmp_path / "records.json").read_text())
     assert (record["decision"], record["by"]) == ("deny", "no one to ask")

@@ -36,7 +36,7 @@ def one_message(stderr: str) -> str:
         (["executor"], "there is no task: give it as the second argument, by --file FILE, or as `-`"),
         (["quickstart", "--file", "nowhere.txt"], "cannot be read from nowhere.txt: No such file"),
         (["quickstart", "x", "--file", "task.txt"], "the task is given twice"),
-        (["quickstart", "--file", "latin1.txt"], "the task from latin1.txt is no UTF-8 text"),
+        (["quickstart", "--file", "latin1.txt"], "the task from latin1.txt is not UTF-8 text"),
         (["quickstart", "x", "-s", "config.nope.x=1"], "-s config.nope.x: config has no key 'nope'"),
         (["team", "x"], "OPENAI_API_KEY"),
         (["local-model", "x"], "the environment variable LOCAL_MODEL is not set"),

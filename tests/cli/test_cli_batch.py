@@ -53,7 +53,7 @@ def test_a_batch_prints_a_line_for_each_task_and_what_came_of_all(tmp_path: Path
         assert "error: tasks.jsonl:3 is left out: it has no `text`" in result.stderr
         # what is done is not done again
         again = codeact_team(*arguments, cwd=tmp_path)
-        assert "2 of 2 have their result from before" in again.stderr
+        assert "2 of 2 have a result already" in again.stderr
         assert len(server.requests) == 4
 
 
@@ -77,6 +77,7 @@ def test_programs_read_events(tmp_path: Path) -> None:
     assert (batch["outcomes"], batch["left"], batch["exit_code"]) == ({"answered": 1}, 0, 0)
 
 
+@pytest.mark.long
 def test_the_wrong_answers_are_listed_up_to_a_number(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(at_once) as server:
         tasks = [{**task, "expected": "two\nlines" if task["id"] == "n1" else 0} for task in numbers(12)]
@@ -102,7 +103,7 @@ def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> Non
                 ["-s", "config.max_steps={stepz}"],
                 "the field 'stepz', which no task has; did you mean 'steps'?",
             ),
-            (["--checker", "checker.py"], "checker.py:2: this is no Python code: '(' was never closed"),
+            (["--checker", "checker.py"], "checker.py:2: this is not Python code: '(' was never closed"),
             (["--only", "n10"], "no task has the id 'n10'; did you mean 'n1'?"),
         ]:
             result = codeact_team(*arguments, *changed, cwd=tmp_path)
@@ -117,7 +118,7 @@ def test_one_mistake_is_told_once_before_a_model_is_asked(tmp_path: Path) -> Non
         # a checker needs a sandbox
         pytest.param(
             {"text": "Go.", "checker": "assert ("},
-            "its `checker` is no Python code, in line 1: '(' was never closed",
+            "its `checker` is not Python code, in line 1: '(' was never closed",
             marks=pytest.mark.long,
         ),
     ],
@@ -138,6 +139,7 @@ def test_lines_that_are_broken_for_the_same_reason_are_told_together(
     assert f"error: {places}: {why}" in result.stderr
 
 
+@pytest.mark.long
 def test_a_failure_of_many_tasks_is_explained_once(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(lambda _: HttpError(404)) as server:
         arguments = prepare_talk(tmp_path, numbers(4))
@@ -182,7 +184,7 @@ def test_a_terminal_shows_what_tasks_are_doing(tmp_path: Path) -> None:
             terminal.wait_for("✗ n3 · answered · wrong: expected 7, given 6")
             terminal.wait_for("n2  asks the model  call 1  0:00:0")
             terminal.wait_for("2/3")
-            terminal.wait_for("1 right · 1 wrong · 2 answered · 220 tokens")
+            terminal.wait_for("2 answered · 0 reviewed · 1 right · 1 wrong · 220 tokens")
             terminal.type("\x03")
             terminal.wait_for("2 answered · 0 reviewed · 1 not done")
             assert terminal.end() == 130
@@ -273,7 +275,7 @@ def test_a_task_for_each_file_needs_no_tasks_file(tmp_path: Path) -> None:
         ("2.csv", "Sum column a"),
     ]
     again = codeact_team(*command, "Sum column a", cwd=tmp_path)
-    assert "2 of 2 have their result from before" in again.stderr
+    assert "2 of 2 have a result already" in again.stderr
 
 
 @pytest.mark.long

@@ -193,6 +193,7 @@ def test_a_team_works_on_after_a_turn_that_was_stopped_and_one_that_failed(tmp_p
     assert sleepers("64.25") == []
 
 
+@pytest.mark.long
 def test_the_same_error_is_explained_each_time(tmp_path: Path):
     with (
         ScriptedServer.in_thread([HttpError(401), HttpError(401)]) as server,
@@ -266,6 +267,7 @@ def test_what_was_entered_comes_back_in_the_next_chat_and_is_nobody_else_s(tmp_p
     assert [stat.S_IMODE(path.stat().st_mode) for path in (history.parent, history)] == [0o700, 0o600]
 
 
+@pytest.mark.long
 def test_without_a_place_for_the_history_the_chat_says_so_once_and_goes_on(tmp_path: Path):
     (tmp_path / "state").write_text("in the way")
     with on_a_terminal(*parrot(tmp_path), cwd=tmp_path) as terminal:
@@ -273,7 +275,7 @@ def test_without_a_place_for_the_history_the_chat_says_so_once_and_goes_on(tmp_p
             ask(terminal, keys)
             terminal.wait_for("So be it.")
         assert leave(terminal) == 0
-    assert terminal.text.count("warning: what you enter is not kept for the next chat: ") == 1
+    assert terminal.text.count("warning: what you type cannot be kept for the next chat: ") == 1
 
 
 @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -356,6 +358,7 @@ def test_each_line_of_a_pipe_is_a_message(tmp_path: Path):
     )
 
 
+@pytest.mark.long
 def test_a_message_that_cannot_be_worked_on_does_not_keep_the_others_from_it(tmp_path: Path):
     with ScriptedServer.in_thread([HttpError(500), Text("Two.")]) as server:
         result = codeact_team(
@@ -383,6 +386,7 @@ def test_json_has_one_opening_and_a_result_for_each_message(tmp_path: Path):
     assert "401" in results[1]["error"]
 
 
+@pytest.mark.long
 def test_a_file_and_nothing_at_all_are_standard_input_like_a_pipe(tmp_path: Path):
     (tmp_path / "messages.txt").write_text("one\ntwo\n")
     for name, count in ((tmp_path / "messages.txt", 2), (Path(os.devnull), 0)):
@@ -397,7 +401,7 @@ def test_a_file_and_nothing_at_all_are_standard_input_like_a_pipe(tmp_path: Path
 def test_a_line_that_is_no_text_is_bad_input(tmp_path: Path):
     result = codeact_team(*parrot(tmp_path), cwd=tmp_path, stdin=b"\xff\xfe\n")
     assert result.returncode == 2
-    assert result.stderr.endswith("error: a message from standard input is no UTF-8 text\n")
+    assert result.stderr.endswith("error: a message from standard input is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize(

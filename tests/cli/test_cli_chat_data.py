@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from support.command_line import codeact_team
+from support.command_line import codeact_team, local_model
 from support.openai_server import ScriptedServer, Text
 from support.terminal import on_a_terminal
-from test_cli_chat import ask, asked, codeact, leave
+from test_cli_chat import agent, ask, asked, codeact, leave
 from test_cli_chat_kept import ON, kill, python
 
 COUNT = python(
@@ -32,10 +33,10 @@ def test_files_that_are_given_in_a_chat_are_there_told_and_kept_with_it(tmp_path
         (tmp_path / "a b.csv").write_text("changed since\n")
         more = codeact_team(*ON, "--data", "c.csv", cwd=tmp_path, stdin="And now?\n", **variables)
     assert "error: data: there is no nowhere.csv" in done.stderr
-    assert "the code has a copy of a b.csv now · 11 bytes" in done.stderr
+    assert "\nthe code has a copy of a b.csv now · 11 bytes\n" in done.stdout
     assert "the code has made no files" in done.stderr, "they are the person's"
     assert "2 {'a b.csv': 'day,amount\\n'}" in done.stdout
-    assert "the code has a copy of c.csv now · 3 bytes" in more.stderr
+    assert "\nthe code has a copy of c.csv now · 3 bytes\n" in more.stdout
     assert "3 {'a b.csv': 'day,amount\\n', 'c.csv': 'id\\n'}" in more.stdout, (
         "with its variables, and the file as it was"
     )
@@ -44,6 +45,49 @@ def test_files_that_are_given_in_a_chat_are_there_told_and_kept_with_it(tmp_path
     assert told(server, 2).startswith(given)
     assert told(server, 4).startswith(f"{given}c.csv, 3 bytes\n    id\n")
     assert asked(server, 4)[-1] == "And now?", "the model reads no command"
+
+
+def test_what_was_given_and_chosen_is_told_in_a_sentence_wherever_the_chat_is_shown(tmp_path: Path):
+    (months := tmp_path / "months").mkdir()
+    for month in range(3):
+        (months / f"{month}.csv").write_text("day,amount\n")
+    with ScriptedServer.in_thread([Text("Yes.")]) as server:
+        command, variables = codeact(server)
+        entered = "/data months\n/data nowhere.csv\n/model gpt-5.1\nReady?\n"
+        quiet = codeact_team(*command, "-q", cwd=tmp_path, stdin=entered, **variables)
+    given = "the code has a copy of months/ now · 3 files, 33 bytes"
+    chosen = "gpt-5.1 is asked from now on, in place of gpt-4.1"
+    missing = f"data: there is no nowhere.csv (looked for in {tmp_path})"
+    assert quiet.stdout == "Yes.\n"
+    told = [line for line in quiet.stderr.splitlines() if not line.startswith("warning: AutoGen")]
+    assert told == [given, f"error: {missing}", chosen]
+    shown = codeact_team("show", "last", cwd=tmp_path)
+    assert shown.stdout.startswith(f"{given}\n{chosen}\n")
+    assert shown.stderr == f"error: {missing}\n"
+    for name in ("chat.html", "chat.md", "chat.ipynb"):
+        assert codeact_team("export", "last", name, cwd=tmp_path).returncode == 0
+        page = (tmp_path / name).read_text()
+        assert [page.count(sentence) for sentence in (given, missing, chosen)] == [1, 1, 1], name
+        assert "model_choice" not in page, name
+
+
+@pytest.mark.long
+def test_data_that_several_sandboxes_get_is_told_once(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("id\n")
+    helper = json.loads(Path(tmp_path, agent(tmp_path)[1]).read_text())
+    helpers = [{**helper, "config": {**helper["config"], "name": name}} for name in ("one", "other")]
+    team = {
+        "provider": "autogen_agentchat.teams.RoundRobinGroupChat",
+        "config": {"participants": helpers, "max_turns": 2},
+    }
+    (tmp_path / "team.json").write_text(json.dumps(team))
+    look = Text("```sh\ncat a.csv\n```")
+    with ScriptedServer.in_thread([look, look]) as server:
+        entered = "/data a.csv\nLook.\n"
+        variables = local_model(server.base_url)
+        done = codeact_team("chat", "team.json", cwd=tmp_path, stdin=entered, **variables)
+    assert done.stdout.count("the code has a copy of a.csv now · 3 bytes\n") == 1
+    assert done.stdout.count("\nid\n") == 2, done.stdout + done.stderr
 
 
 @pytest.mark.long

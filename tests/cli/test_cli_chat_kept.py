@@ -43,19 +43,22 @@ def test_a_chat_goes_on_quietly_and_is_listed_shown_and_replayed_as_one(tmp_path
         talk, variables = ["chat", talker(tmp_path), "-q"], local_model(server.base_url)
         done = codeact_team(*talk, cwd=tmp_path, stdin="/cost\n2 * 2?\n", **variables)
         more = codeact_team(*ON, "-q", cwd=tmp_path, stdin="3 * 3?\n/cost\n", **variables)
-    assert done.stdout == "nothing that is known\nFour.\n"
+    assert done.stdout == "nothing is known of tokens or cost\nFour.\n"
     answer, cost = more.stdout.splitlines()
     assert (answer, cost.endswith(" in, 20 out)")) == ("Nine.", True), "the cost of both messages"
     assert asked(server, 1) == ["2 * 2?", "Four.", "3 * 3?"]
     (run,) = kept(tmp_path)
-    assert (run["state"], run["task"]) == ("answered", "2 * 2?")
+    assert (run["state"], run["task"], run["messages"]) == ("answered", "2 * 2?", 4)
     shown = codeact_team("show", "last", cwd=tmp_path).stdout
+    assert shown.count("Nine.") == 1
+    assert "\n── in all · 4 messages · 220 tokens (200 in, 20 out) · " in shown
     places = [shown.index(said) for said in ("2 * 2?", "Four.", "3 * 3?", "Nine.")]
     assert places == sorted(places)
     replayed = codeact_team("replay", "last", cwd=tmp_path, **variables)
     assert (replayed.returncode, "as recorded" in replayed.stdout) == (0, True), replayed.stderr
 
 
+@pytest.mark.long
 def test_the_page_of_a_chat_is_written_in_the_middle_of_it(tmp_path: Path):
     entered = "1?\n/html\n2?\n/html\n/html no/page.html\n"
     done = codeact_team("chat", talker(tmp_path, ["One.", "Two."]), cwd=tmp_path, stdin=entered)

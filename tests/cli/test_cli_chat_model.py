@@ -31,11 +31,11 @@ def test_another_model_is_asked_from_then_on_and_stays_with_the_chat(tmp_path: P
         first = models(server)[0]
         again = f"to ask {first} again: /model {first}\n"
         assert models(server) == [first, "smal", "small", "small", "large"]
-    told, error, advice, *_ = done.stderr.splitlines(keepends=True)
-    assert told == f"smal is asked from now on; {again}"
+    error, advice = done.stderr.splitlines(keepends=True)
+    assert f"\nsmal is asked from now on, in place of {first}\n" in done.stdout
     assert ("does not exist" in error, advice) == (True, again), "the error says how to go back"
     assert "Four." in more.stdout
-    assert "large is asked from now on; to ask small again: /model small\n" in last.stderr
+    assert "\nlarge is asked from now on, in place of small\n" in last.stdout
     assert asked(server, 4) == ["1?", "One.", "2?", "3?", "Three.", "4?", "Four.", "5?"]
     replayed = codeact_team("replay", "last", cwd=tmp_path)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
@@ -65,6 +65,7 @@ def test_a_team_that_asks_several_models_asks_one_and_undo_goes_back(tmp_path: P
         variables = local_model(server.base_url)
         done = codeact_team("chat", "team.json", cwd=tmp_path, stdin=entered, **variables)
         assert models(server) == ["model-0", "model-1", "one", "one", "model-0", "model-1"]
+    assert "\none is asked from now on, in place of model-0 and model-1\n" in done.stdout
     assert "to ask model-0 and model-1 again: /undo, until the last /model is undone\n" in done.stderr
 
 
@@ -79,7 +80,7 @@ def test_another_model_survives_a_kill_and_is_undone(tmp_path: Path):
             ask(terminal, "Set x.")
             terminal.wait_for("Set.\n\n── answered")
             ask(terminal, "/model second")
-            terminal.wait_for("second is asked from now on; to ask first again: /model first")
+            terminal.wait_for("second is asked from now on, in place of first")
             terminal.wait_for("\n> ")
             kill(terminal)
         with on_a_terminal(*ON, cwd=tmp_path, **variables) as terminal:

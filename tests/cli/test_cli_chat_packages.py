@@ -38,7 +38,7 @@ def test_packages_come_with_variables_and_files_and_stay_with_the_chat(
         entered = "Make.\n/package nowhere\n/package shapes\nShow.\n"
         done = codeact_team(*command, cwd=work, stdin=entered, **variables, **cache)
         more = codeact_team(*ON, "--package", "colours", cwd=work, stdin="Draw.\n", **variables, **cache)
-    assert "error: the packages nowhere cannot be had for " in done.stderr
+    assert "error: the packages nowhere cannot be installed for " in done.stderr
     assert (
         "a new sandbox gets shapes: files stay; variables come back, as the code of the chat runs again\n"
         in done.stderr

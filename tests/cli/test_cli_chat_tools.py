@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.command_line import codeact_team
 from support.terminal import CTRL_D, ENTER, on_a_terminal
 from test_cli_chat import ask, leave
@@ -81,6 +82,7 @@ def test_ctrl_d_at_a_question_leaves_the_chat_and_the_question_is_asked_when_it_
     assert refunds(tmp_path) == ["17 12.5", "21 12.5"]
 
 
+@pytest.mark.long
 def test_ctrl_d_at_a_question_of_a_chat_that_is_not_kept_leaves_it(tmp_path: Path):
     command = shop(tmp_path, "```python\ntools.refund(17, 12.5)\n```")
     with on_a_terminal(*command, "--no-record", cwd=tmp_path, PYTHONPATH=str(tmp_path)) as terminal:
@@ -92,6 +94,7 @@ def test_ctrl_d_at_a_question_of_a_chat_that_is_not_kept_leaves_it(tmp_path: Pat
     assert refunds(tmp_path) == []
 
 
+@pytest.mark.long
 def test_calls_of_code_that_is_rebuilt_are_shown_where_they_were_made_and_not_again(tmp_path: Path):
     command = shop(tmp_path, LOOK, "Two are late.", "```python\nprint(len(late))\n```", "Two.", "Two still.")
     variables = {"PYTHONPATH": str(tmp_path)}
@@ -141,15 +144,15 @@ def test_undo_names_what_stays_done_and_asks_before_it_goes_below_that(tmp_path:
             terminal.wait_for("warning: refund(number=17, euros=12.5) was called, and stays done\n")
             terminal.wait_for("Undo the message all the same? y yes, n no >")
             terminal.type(said, ENTER)
-        terminal.wait_for("the last message is undone: Refund 17.\nbefore other code runs, these are ")
-        terminal.wait_for("as they were: variables late; files log.txt\n")
+        terminal.wait_for("the last message is undone: Refund 17.\n")
+        terminal.wait_for("restored before other code runs: variables late; files log.txt\n")
         ask(terminal, "/run print(late)")
         terminal.wait_for("\n[]\n")
         # code of the person's own counts as a message
         ask(terminal, "/undo")
         terminal.wait_for("the last message is undone: /run print(late)\n")
         ask(terminal, "/undo")
-        terminal.wait_for("the last message is undone: None is late.\nbefore other code runs")
+        terminal.wait_for("the last message is undone: None is late.\nrestored before other code runs")
         assert leave(terminal) == 0
     assert terminal.text.count("the last message is undone") == 3
     assert refunds(tmp_path) == ["17 12.5"]

@@ -78,7 +78,7 @@ def test_what_is_in_use_stays(tmp_path: Path):
     with used.held():
         told = in_this_process("clean", "--yes", "--run-dir", "runs")
     assert told.returncode == 0
-    assert "runs        kept: at-work at work\n" in told.stdout
+    assert "runs        kept: still running: at-work\n" in told.stdout
     assert "key         kept: a run is at work\n" in told.stdout
     assert "packages    kept: sandboxes use 1 of them" in told.stdout
     running.close()

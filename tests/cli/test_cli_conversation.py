@@ -338,8 +338,8 @@ async def test_code_that_was_cancelled_is_no_answer_to_be_shown_again(capsys: py
     ("ending", "label"),
     [
         (RunEnding.ACCEPTED, "answer"),
-        (RunEnding.NOT_ACCEPTED, "best answer so far, not accepted"),
-        (RunEnding.STOPPED, "best answer so far, not accepted"),
+        (RunEnding.NOT_ACCEPTED, "best answer so far"),
+        (RunEnding.STOPPED, "best answer so far"),
     ],
 )
 async def test_the_answer_comes_last_and_once(

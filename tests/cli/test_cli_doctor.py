@@ -184,6 +184,7 @@ def test_doctor_tells_of_a_config_whether_its_model_its_key_and_its_image_are_th
     assert "no-such-image:1" in result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.docker
 async def test_doctor_does_not_promise_that_a_rootless_docker_enforces_limits_before_a_container_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -191,7 +192,7 @@ async def test_doctor_does_not_promise_that_a_rootless_docker_enforces_limits_be
     async with engine_with(ROOTLESS, monkeypatch, tmp_path):
         result = await asyncio.to_thread(codeact_team, "doctor", cwd=tmp_path, DOCKER_HOST=engine_url())
     assert (
-        "✓ limits      memory_mib, cpus and pids are enforced, unless it belongs to a login " in result.stdout
+        "✓ limits      memory_mib, cpus and pids are enforced, unless the engine belongs to " in result.stdout
     )
 
 

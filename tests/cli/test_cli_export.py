@@ -95,10 +95,11 @@ def test_what_is_not_there_or_not_possible_is_named(tmp_path: Path):
     wrong = in_this_process("export", name, "log.txt", *runs)
     assert wrong.returncode == 2
     assert (
-        "log.txt is no file that can be written: name one behind the run that ends in .ipynb" in wrong.stderr
+        "log.txt is not a file that can be written: after the run, name a file that ends in  .ipynb"
+        in wrong.stderr
     )
     nameless = in_this_process("export", "x.zip", *runs)
-    assert (nameless.returncode, "which run is to be written to x.zip?" in nameless.stderr) == (2, True)
+    assert (nameless.returncode, "say which run to write to x.zip" in nameless.stderr) == (2, True)
     journal.write_text("{")
     damaged = in_this_process("export", name, str(tmp_path / "x.eval"), *runs)
     assert damaged.returncode == 2

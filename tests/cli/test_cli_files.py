@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from support.command_line import in_this_process, lines
+from support.variations import mostly_long
 
 from codeact_team.config.document import read_document
 
@@ -105,14 +106,16 @@ def test_init_writes_a_commented_starter_and_spares_what_is_there(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        (["--template", "teem"], "error: there is no template 'teem'; did you mean 'team'?\n"),
-        (
-            ["nowhere/team.yaml"],
-            "error: the config cannot be written to nowhere/team.yaml: No such file or directory\n",
-        ),
-        ([".", "--force"], "error: the config cannot be written to .: it is no file\n"),
-    ],
+    mostly_long(
+        [
+            (["--template", "teem"], "error: there is no template 'teem'; did you mean 'team'?\n"),
+            (
+                ["nowhere/team.yaml"],
+                "error: the config cannot be written to nowhere/team.yaml: No such file or directory\n",
+            ),
+            ([".", "--force"], "error: the config cannot be written to .: it is not a file\n"),
+        ]
+    ),
 )
 def test_init_says_what_it_cannot_do(tmp_path: Path, arguments: list[str], said: str):
     result = in_this_process("init", *arguments)

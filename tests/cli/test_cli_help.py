@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.command_line import codeact_team, environment, with_index
 from support.fork_server import start
+from support.variations import mostly_long
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -109,12 +110,14 @@ def test_the_version_names_the_commit_that_was_installed(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        (["rum"], "No such command 'rum'"),
-        (["run"], "Missing argument 'CONFIG'"),
-        (["run", "quickstart", "--jsn"], "No such option: --jsn"),
-        (["validate"], "Missing argument 'CONFIG...'"),
-    ],
+    mostly_long(
+        [
+            (["rum"], "No such command 'rum'"),
+            (["run"], "Missing argument 'CONFIG'"),
+            (["run", "quickstart", "--jsn"], "No such option: --jsn"),
+            (["validate"], "Missing argument 'CONFIG...'"),
+        ]
+    ),
 )
 def test_a_wrong_command_line_says_so_and_exits_with_2(arguments: list[str], said: str, tmp_path: Path):
     result = codeact_team(*arguments, cwd=tmp_path)
@@ -125,14 +128,17 @@ def test_a_wrong_command_line_says_so_and_exits_with_2(arguments: list[str], sai
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [
-        ("codeact-team show 2026", ["20261129-2", "20261129-1"]),
-        ("codeact-team export --run-dir elsewhere l", ["last"]),
-        ("codeact-team run quick", ["quickstart-codeact", "quickstart"]),
-        ("codeact-team chat te", ["team-confined", "team", "team.yaml", "teams/"]),
-        ("codeact-team validate teams/", ["teams/mine.json"]),
-        ("codeact-team init --template quick", ["quickstart-codeact", "quickstart"]),
-    ],
+    mostly_long(
+        [
+            ("codeact-team show 2026", ["20261129-2", "20261129-1"]),
+            ("codeact-team export --run-dir elsewhere l", ["last"]),
+            ("codeact-team run quick", ["quickstart-codeact", "quickstart"]),
+            ("codeact-team chat te", ["team-confined", "team", "team.yaml", "teams/"]),
+            ("codeact-team validate teams/", ["teams/mine.json"]),
+            ("codeact-team init --template quick", ["quickstart-codeact", "quickstart"]),
+        ],
+        usual=2,
+    ),
 )
 def test_a_shell_completes_the_names_of_configs_files_and_runs(
     tmp_path: Path, words: str, offered: list[str]

@@ -153,7 +153,7 @@ def test_what_is_told_piece_by_piece_is_told_once(tmp_path: Path):
     ("reply", "told"),
     [
         (Text("Hello."), None),
-        (Garbage(), "answered with something that is no stream of a chat completion"),
+        (Garbage(), "answered with something that is not a streamed chat completion"),
     ],
 )
 def test_autogen_s_own_agent_tells_its_model_s_words_once_or_why_there_are_none(

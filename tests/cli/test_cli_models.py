@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.command_line import ACCEPT, CODE, FAILS, RETRY, codeact_team, lines, talker
 from support.openai_server import Json, ScriptedServer, Text
+from support.variations import mostly_long
 
 SANDBOX = "config.participants.executor.config.code_executor.config"
 QUICKLY = ("-s", f"{SANDBOX}.confinement=best_effort", "-s", f"{SANDBOX}.packages=[]")
@@ -41,20 +42,22 @@ def test_a_chat_has_them_too(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        (
-            ("run", "quickstart", "--model", "gpt-4.1"),
-            "its answers are recorded, and no model is asked; `team` and `team-confined` ask one",
-        ),
-        (
-            ("run", "team", "task", "--base-url", "localhost:11434"),
-            "the URL of a server begins with http:// or https://",
-        ),
-        (
-            ("run", "team", "task", "--model", "qwen3"),
-            "AutoGen does not know the model 'qwen3'",
-        ),
-    ],
+    mostly_long(
+        [
+            (
+                ("run", "quickstart", "--model", "gpt-4.1"),
+                "its answers are recorded, and no model is asked; `team` and `team-confined` ask one",
+            ),
+            (
+                ("run", "team", "task", "--base-url", "localhost:11434"),
+                "the URL of a server begins with http:// or https://",
+            ),
+            (
+                ("run", "team", "task", "--model", "qwen3"),
+                "AutoGen does not know the model 'qwen3'",
+            ),
+        ]
+    ),
 )
 def test_what_cannot_work_is_an_error_that_names_the_option(
     tmp_path: Path, arguments: tuple[str, ...], said: str

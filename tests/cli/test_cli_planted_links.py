@@ -66,7 +66,7 @@ def test_nothing_is_written_through_a_link(planted: Path, command: str) -> None:
     result = in_this_process(*command.split())
     assert result.returncode == 2
     assert "is a link" in result.stderr
-    assert "name what it leads to" in result.stderr.replace("\n", " ")
+    assert "name its target" in result.stderr.replace("\n", " ")
     assert victim(planted) == before
 
 
@@ -126,7 +126,7 @@ def test_nothing_is_read_through_a_link(planted: Path, command: str) -> None:
     result = in_this_process(*command.split())
     assert result.returncode == 2
     told = " ".join((result.stdout + result.stderr).split())
-    assert "which code may have planted: name what it leads to" in told
+    assert "which code may have planted: name its target" in told
     assert "sk-precious" not in told
     assert not (planted / ".codeact-team").exists()
 
@@ -146,8 +146,8 @@ def test_nothing_is_read_through_a_link(planted: Path, command: str) -> None:
             "batch talker.json tasks.jsonl --checker huge --out out",
             "the checker cannot be read from huge: it has more than 1,048,576 bytes",
         ),
-        ("run talker.json -f pipe", "the task cannot be read from pipe: it is no regular file"),
-        ("batch talker.json pipe --out out", "the tasks cannot be read from pipe: it is no regular file"),
+        ("run talker.json -f pipe", "the task cannot be read from pipe: it is not a regular file"),
+        ("batch talker.json pipe --out out", "the tasks cannot be read from pipe: it is not a regular file"),
     ],
 )
 def test_what_is_too_large_or_no_file_is_refused_with_a_sentence(

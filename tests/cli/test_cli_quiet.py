@@ -34,7 +34,7 @@ def test_what_nobody_has_accepted_is_labelled_beside_the_output(tmp_path: Path):
     result = codeact_team("run", limited_talker(tmp_path, "It is 42."), "A task", "-q", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stdout == "It is 42.\n"
-    assert "warning: best answer so far, not accepted · " in result.stderr
+    assert "warning: not accepted · best answer so far · " in result.stderr
 
 
 def test_without_an_answer_nothing_is_printed(tmp_path: Path):
@@ -42,7 +42,7 @@ def test_without_an_answer_nothing_is_printed(tmp_path: Path):
         command = ["run", talker(tmp_path), "A task", "-q", "--timeout", "0.3"]
         result = codeact_team(*command, cwd=tmp_path, **local_model(server.base_url))
     assert (result.returncode, result.stdout) == (1, "")
-    assert "warning: there is no answer · the time limit of 0.3 seconds is reached" in result.stderr
+    assert "warning: not accepted · no answer · the time limit of 0.3 seconds is reached" in result.stderr
 
 
 def test_errors_and_exit_codes_are_as_ever(tmp_path: Path):
@@ -51,7 +51,7 @@ def test_errors_and_exit_codes_are_as_ever(tmp_path: Path):
         result = codeact_team(*command, cwd=tmp_path, **local_model(server.base_url))
     assert (result.returncode, result.stdout) == (75, "")
     assert f"error: the model's server at {server.base_url} failed (500): down" in result.stderr
-    assert "there is no answer" not in result.stderr
+    assert "no answer" not in result.stderr
 
 
 def test_quiet_and_json_exclude_each_other(tmp_path: Path):

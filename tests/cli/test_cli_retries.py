@@ -9,6 +9,7 @@ import pytest
 from support.command_line import codeact_team, lines, talker
 from support.openai_server import HttpError, ScriptedServer, Text
 from support.terminal import on_a_terminal
+from support.variations import mostly_long
 
 TOO_MANY = HttpError(429, "slow down", headers={"retry-after-ms": "30"})
 
@@ -35,7 +36,7 @@ def test_too_many_requests_are_waited_for_and_told(tmp_path: Path):
         assert server.unused == ()
     assert "Done." in shown.stdout
     assert shown.returncode == told.returncode == 0
-    note = "too many requests for the model's server (429): slow down; asked again in 0.0 s\n"
+    note = f"too many requests for the model's server at {server.base_url} (429): slow down; asked again in 0.0 s\n"
     assert shown.stderr.count(note) == 5
     put_off = [line for line in lines(told.stdout) if line["type"] == "model_call_put_off"]
     [call] = [line["span"] for line in lines(told.stdout) if line["type"] == "model_call_began"]
@@ -45,15 +46,18 @@ def test_too_many_requests_are_waited_for_and_told(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("failure", "options", "requests"),
-    [
-        (TOO_MANY, ["--retries", "1"], 2),
-        (TOO_MANY, ["--retries", "0"], 1),
-        (HttpError(503, "down"), ["--retries", "1"], 2),
-        # as the person has said of this client
-        (TOO_MANY, ["-s", "config.model_client.config.max_retries=0"], 1),
-        # waiting does not help
-        (HttpError(429, "You exceeded your current quota"), [], 1),
-    ],
+    mostly_long(
+        [
+            (TOO_MANY, ["--retries", "1"], 2),
+            (TOO_MANY, ["--retries", "0"], 1),
+            (HttpError(503, "down"), ["--retries", "1"], 2),
+            # as the person has said of this client
+            (TOO_MANY, ["-s", "config.model_client.config.max_retries=0"], 1),
+            # waiting does not help
+            (HttpError(429, "You exceeded your current quota"), [], 1),
+        ],
+        usual=2,
+    ),
 )
 def test_a_failure_is_retried_as_often_as_is_wanted(
     failure: HttpError, options: list[str], requests: int, tmp_path: Path
@@ -72,10 +76,14 @@ def test_the_wait_ends_with_the_time_of_the_run(tmp_path: Path):
         with on_a_terminal(*command, cwd=tmp_path, **keys(server)) as terminal:
             assert terminal.end() == 1
     assert "asked again in 360.0 s" in terminal.text
-    assert "asked again in 0:06:00: too many requests for the model's server" in terminal.raw
+    assert (
+        f"asked again in 0:06:00: too many requests for the model's server at {server.base_url}"
+        in terminal.raw
+    )
     assert "the time limit of 2 seconds is reached" in terminal.text.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_a_chat_waits_as_well(tmp_path: Path):
     with ScriptedServer.in_thread([TOO_MANY, Text("Done.")]) as server:
         result = codeact_team("chat", agent(tmp_path), cwd=tmp_path, stdin="Hello\n", **keys(server))

@@ -29,6 +29,7 @@ from support.command_line import (
 )
 from support.fork_server import start
 from support.openai_server import Json, ScriptedServer, Slow, Text
+from support.variations import mostly_long
 
 WORKS, FAILED, ANSWER = "```python\n6 * 7\n```", "```python\n1 / 0\n```", "It is 42."
 MAX_MESSAGES = "config.termination_condition.config.conditions.1.config.max_messages"
@@ -132,7 +133,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
     }
 
 
-@pytest.mark.parametrize("how", ["argument", "stdin", "file"])
+@pytest.mark.parametrize("how", mostly_long(["argument", "stdin", "file"], usual=2))
 def test_the_task_comes_as_an_argument_on_stdin_or_in_a_file(tmp_path: Path, how: str):
     (tmp_path / "task.txt").write_text("Wörter\nzählen\n")
     arguments = {"argument": ["Wörter\nzählen"], "stdin": ["-"], "file": ["--file", "task.txt"]}[how]
@@ -254,7 +255,9 @@ def test_a_person_is_told_once_how_to_add_a_module_that_code_lacks(tmp_path: Pat
     assert "The sandbox has no module" in str(server.requests[1]["messages"])
 
 
-@pytest.mark.parametrize(("task", "sent"), [(["Why?"], "Why?\n\nline 1\nline 2"), ([], "line 1\nline 2")])
+@pytest.mark.parametrize(
+    ("task", "sent"), mostly_long([(["Why?"], "Why?\n\nline 1\nline 2"), ([], "line 1\nline 2")])
+)
 def test_what_is_piped_in_goes_with_the_task(tmp_path: Path, task: list[str], sent: str):
     with ScriptedServer.in_thread([Text("Because.")]) as server:
         piped = codeact_team(
@@ -279,7 +282,7 @@ def test_a_pipe_in_which_nothing_comes_does_not_keep_a_run_waiting(tmp_path: Pat
             _, stderr = process.communicate(timeout=50)
     os.close(reading)
     os.close(writing)
-    assert "warning: nothing comes on standard input, and it is left out" in stderr.decode()
+    assert "warning: nothing has come on standard input, so it is ignored" in stderr.decode()
     assert server.requests[0]["messages"][-1]["content"] == "Why?"
 
 

@@ -162,7 +162,7 @@ def test_pruning_by_size_keeps_the_last_runs_that_fit(tmp_path: Path, kept: Reco
             ["--state", "happy"],
             "no run can be 'happy': --state knows running, accepted, answered, not-accepted, ",
         ),
-        (["--beyond", "much"], "'much' is no size: write it as 500MB or 2GB"),
+        (["--beyond", "much"], "'much' is not a size: write it as 500MB or 2GB"),
         (["--prune"], "--prune removes the runs that are listed: say which, such as by --older-than 30 or "),
     ],
 )

@@ -90,6 +90,7 @@ def test_a_run_without_an_end_and_one_that_failed_say_so(tmp_path: Path):
     assert failed.stderr == "error: the key is wrong\n"
 
 
+@pytest.mark.long
 def test_a_page_is_written_all_at_once(tmp_path: Path):
     runs, page = tmp_path / "runs", tmp_path / "page.html"
     events = RunBegan(span=1, task="Look."), result(answer="There it is.")
@@ -108,7 +109,7 @@ def test_a_page_is_written_all_at_once(tmp_path: Path):
     assert refused.returncode == 2
     assert "page.html: No such file or directory" in refused.stderr
     os.mkfifo(tmp_path / "pipe")
-    assert "pipe: it is no file" in in_this_process(*arguments, str(tmp_path / "pipe")).stderr
+    assert "pipe: it is not a file" in in_this_process(*arguments, str(tmp_path / "pipe")).stderr
 
 
 @pytest.mark.long
@@ -134,7 +135,7 @@ def test_what_is_whole_of_a_damaged_run_is_shown(tmp_path: Path):
     for arguments in ([], ["--json"], ["--follow", "--json"], ["--html", str(page)]):
         told = in_this_process("show", "1", "--run-dir", str(runs), *arguments)
         assert told.returncode == 2
-        assert "journal.jsonl:3: the journal is damaged here; what is before it is whole" in told.stderr
+        assert "journal.jsonl:3: the journal is damaged here; everything before is intact" in told.stderr
         assert "--json" not in arguments or "Well." in told.stdout
     assert "Well." in page.read_text()
 

@@ -58,7 +58,7 @@ def test_what_cannot_be_given_or_taken_is_told_before_a_model_is_paid(tmp_path: 
             (
                 "--out",
                 "/proc/x",
-            ): "error: the directory /proc/x for files cannot be made: /proc takes no directories; ",
+            ): "error: the directory /proc/x for files cannot be made: /proc cannot hold directories; ",
         }.items():
             result = codeact_team("run", "codeact", "A", "-s", ALONE, *options, cwd=tmp_path, **keys)
             assert (result.returncode, said in result.stderr) == (2, True), result.stderr
@@ -111,4 +111,4 @@ def test_packages_are_added_for_one_run_and_readers_by_themselves(
     assert "\n1.0 1.0\n" in result.stdout
     assert result.stderr.count("to read the data: pyarrow (for a.parquet)\n") == 1
     assert nowhere.returncode == 2
-    assert "error: the packages shapes, nowhere cannot be had for " in nowhere.stderr
+    assert "error: the packages shapes, nowhere cannot be installed for " in nowhere.stderr

@@ -329,9 +329,9 @@ def test_python_values_are_written_as_pydantic_reads_them(
     [
         (
             {"a": [print]},
-            "config.value.a.0: cannot be dumped: a builtin_function_or_method has no form in a config",
+            "config.value.a.0: cannot be dumped: a builtin_function_or_method cannot be written to a config",
         ),
-        (object(), "config.value: cannot be dumped: a object has no form in a config"),
+        (object(), "config.value: cannot be dumped: a object cannot be written to a config"),
         ({"a": {1: 2}}, "config.value.a: cannot be dumped: the key 1 is not text"),
         ([Inner(secret=SecretStr("x"))], "config.value.0.secret: cannot be dumped: a secret"),
         ("**********", "config.value: cannot be dumped: a secret"),

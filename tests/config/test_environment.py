@@ -39,11 +39,11 @@ def test_references_are_resolved(text: str, expected: str) -> None:
     ("text", "message"),
     [
         ("${UNSET}", "the environment variable UNSET is not set"),
-        ("${}", "'${}' is no reference"),
-        ("${1}", "'${1}' is no reference"),
-        ("${NAME", "'${NAME' is no reference"),
-        ("${NAME:default}", "'${NAME:default}' is no reference"),
-        ("${NAME} ${a b}", "'${a b}' is no reference"),
+        ("${}", "'${}' is not a reference"),
+        ("${1}", "'${1}' is not a reference"),
+        ("${NAME", "'${NAME' is not a reference"),
+        ("${NAME:default}", "'${NAME:default}' is not a reference"),
+        ("${NAME} ${a b}", "'${a b}' is not a reference"),
     ],
 )
 def test_what_cannot_be_resolved_says_what_to_do(text: str, message: str) -> None:

@@ -122,6 +122,7 @@ def test_what_the_config_says_is_taken_as_it_is(write: Write, caplog: Log) -> No
     assert caplog.messages == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("offline_packages")
 async def test_the_shipped_config_for_a_key_without_docker_runs_with_a_new_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,7 +85,7 @@ def test_a_name_that_is_nobody_s_is_told_with_its_place_and_the_nearest_name(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         validate_config(write(json.dumps(document)), environ={})
-    assert f"{place}: nobody here is called 'codr'; did you mean 'coder'?" in str(caught.value)
+    assert f"{place}: no agent of the team is called 'codr'; did you mean 'coder'?" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ config:
         ),
         (
             "provider: autogen_agentchat.agents.AssistantAgent\ncomponent_version: 1\nconfig: {}\n",
-            "team.yaml:2: component_version: version 1 of AssistantAgent is not the installed one, 2: write 2, which is all that most such configs need",
+            "team.yaml:2: component_version: version 1 of AssistantAgent is not the installed one, 2: write 2; most such configs need no other change",
         ),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_component_of_the_wrong_kind_is_found_without_making_it(write: Write) 
     )
     assert told(write(swapped)) == (
         "team.yaml:16: config.termination_condition.provider: "
-        "expected a component of the kind TerminationCondition; UserProxyAgent is none"
+        "expected a component of the kind TerminationCondition; UserProxyAgent is not one"
     )
 
 

@@ -112,6 +112,7 @@ async def test_many_blocks_that_each_leave_a_process_leave_nothing() -> None:
     assert sleeping() == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root, to look into the supervisor")
 async def test_blocks_leave_no_descriptor_open(tmp_path: Path) -> None:
     async with ConfinedCommandLineCodeExecutor(work_dir=tmp_path) as executor:

@@ -66,7 +66,7 @@ async def test_result_of_code_that_succeeds(executor: SandboxedCodeExecutor) -> 
     assert 0 < result.seconds < 30
 
 
-@usually("docker", "confined", "confined-session")
+@usually("docker", "confined-session")
 async def test_processor_time_of_code_and_of_what_it_starts_is_in_the_result(
     executor: SandboxedCodeExecutor,
 ) -> None:
@@ -101,7 +101,7 @@ async def test_no_statement_hides_in_a_comment_by_its_encoding(
         assert (result.exit_code, result.output) == (0, "")
     else:
         assert result.exit_code != 0
-        assert result.output.startswith("A comment says that the code is written in ")
+        assert result.output.startswith("A comment declares the encoding ")
     assert (await run(executor, "# coding: utf-8\nprint('ü')")).output == "ü\n"
 
 

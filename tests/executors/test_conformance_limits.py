@@ -463,5 +463,5 @@ async def test_a_full_disk_of_this_machine_is_not_blamed_on_the_sandbox(kind: Ki
             assert result.exit_code != 0
             assert "No space left on device" in result.output
             assert result.limit is None
-            assert "The disk of this machine that has the workspace is full." in result.output
+            assert "The disk of the host that holds the workspace is full." in result.output
             (tmp_path / "small" / "coding" / "large").unlink()

@@ -140,5 +140,5 @@ async def test_data_for_which_the_disk_has_no_room_is_refused_before_a_model_is_
         assert [file.size for file in (await executor.describe()).files] == [700_000], "its copy is there"
         data.write_bytes(b"1" * 3_000_000)
         executor = ConfinedCommandLineCodeExecutor(work_dir=work_dir, data=[data])
-        with pytest.raises(SettingError, match="has no room for it: it has 2 MiB, and 0 MiB are left"):
+        with pytest.raises(SettingError, match="has no room for it: it needs 2 MiB, and 0 MiB are free"):
             await executor.describe()

@@ -218,7 +218,7 @@ async def test_a_file_that_cannot_be_deleted_in_time_holds_up_no_block(
         work_dir=tmp_path, delete_tmp_files=True, environment=path
     ) as executor:
         assert (await run(executor, "print('first')")).output == "first\n"
-        assert "files of code blocks are left" in caplog.text
+        assert "files of code blocks stay in the sandbox" in caplog.text
         assert (await run(executor, "print('second')")).output == "second\n"
         running = await run(executor, "cat /proc/[0-9]*/comm", language="sh")
         assert set(running.output.split()) == {"python3", "sh"}

@@ -286,6 +286,7 @@ async def test_data_are_put_into_it_when_it_is_handed_out(
         await executor.stop()
 
 
+@pytest.mark.long
 @one_interpreter
 async def test_a_setup_sees_the_data_and_modules_are_there_before(
     kind: Kind, no_more: Forbid, tmp_path: Path
@@ -303,6 +304,7 @@ async def test_a_setup_sees_the_data_and_modules_are_there_before(
         await executor.stop()
 
 
+@pytest.mark.long
 @one_interpreter
 async def test_modules_may_come_with_the_data(kind: Kind, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("name = 'mine'")
@@ -317,7 +319,7 @@ async def test_modules_may_come_with_the_data(kind: Kind, tmp_path: Path) -> Non
 @any_kind
 async def test_what_cannot_be_started_ahead_starts_as_ever(kind: Kind, tmp_path: Path) -> None:
     executor = kind.make(work_dir=tmp_path)
-    reason = f"with `work_dir: {tmp_path}`, no sandbox can be started ahead"
+    reason = f"with `work_dir: {tmp_path}`, sandboxes cannot be started ahead"
     with pytest.raises(SettingError, match="work_dir"):
         SandboxPool(executor)
     async with SandboxPool() as pool:
@@ -406,7 +408,9 @@ async def test_where_memory_is_short_none_is_started_ahead(
         await executor.stop()
         await pool.filled()
     said = [record.getMessage() for record in caplog.records if "kept ready" in record.getMessage()]
-    assert said == ["fewer sandboxes are kept ready: 0 MiB of memory are left, and code of one may use 1024"]
+    assert said == [
+        "fewer sandboxes are kept ready: 0 MiB of memory are left, and the code of one may use 1024"
+    ]
 
 
 @any_kind
@@ -507,6 +511,7 @@ async def test_shared_on_request_the_next_gets_what_the_one_before_has_left(
     assert kind.held() == before
 
 
+@pytest.mark.long
 @any_kind
 async def test_other_tasks_use_it_where_they_say_so(kind: Kind, no_more: Forbid) -> None:
     elsewhere = contextvars.copy_context()

@@ -136,12 +136,14 @@ async def test_a_directory_that_is_summed_up_is_shown_by_one_of_its_files_and_hi
     }
 
 
+@pytest.mark.long
 async def test_text_in_another_encoding_is_shown_and_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress("Straße,Größe\n".encode("cp1252")))
     remark, line = (await heads(tmp_path / "a.csv.gz"))["a.csv.gz"]
     assert ("encoding='cp1252'" in remark, line) == (True, "Straße,Größe")
 
 
+@pytest.mark.long
 async def test_compressed_tables_are_shown_by_their_first_lines(tmp_path: Path) -> None:
     for ending, compress in {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}.items():
         (tmp_path / f"a.csv.{ending}").write_bytes(compress(CSV.encode()))
@@ -155,6 +157,7 @@ async def test_compressed_tables_are_shown_by_their_first_lines(tmp_path: Path) 
     }
 
 
+@pytest.mark.long
 async def test_json_is_shown_by_its_form(tmp_path: Path) -> None:
     values: dict[str, object] = {
         "objects.json": [{"a": 1, "b": "x"}, {"a": 2.5, "c": None}],
@@ -234,6 +237,7 @@ async def test_of_a_long_file_only_the_ends_are_read(tmp_path: Path, monkeypatch
     ]
 
 
+@pytest.mark.long
 async def test_what_was_read_for_one_task_is_read_again_only_if_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

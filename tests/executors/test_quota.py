@@ -118,4 +118,4 @@ async def test_a_directory_that_cannot_be_read_counts_as_too_much_unless_it_was_
     finally:
         os.seteuid(0)
     assert limit is not None
-    assert limit.startswith("workspace_mib: 1, and what there is cannot be counted: ")
+    assert limit.startswith("workspace_mib: 1, but the contents cannot be counted: ")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.executing import LIVING, Kind, usually
 from support.in_sessions import output, said, streamed, until_it_says
+from support.variations import mostly_long
 
 from codeact_team.core.execution import Outcome, SessionResult
 from codeact_team.executors.session import InterpreterCodeExecutor
@@ -18,16 +19,19 @@ LOST = "Variables, imports, functions and running processes are gone."
 
 @pytest.mark.parametrize(
     ("code", "why"),
-    [
-        ("import os; os._exit(3)", "exit code 3"),
-        ("import ctypes; ctypes.string_at(0)", "segmentation fault"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
-        ("import os; os.closerange(3, 4096)", "exit code"),
-        (
-            "import os\nfor fd in range(3, 30):\n    try: os.write(fd, b'forged' * 9)\n    except OSError: pass\ninput()",
-            "no report of this block",
-        ),
-    ],
+    mostly_long(
+        [
+            ("import os; os._exit(3)", "exit code 3"),
+            ("import ctypes; ctypes.string_at(0)", "segmentation fault"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "signal 9"),
+            ("import os; os.closerange(3, 4096)", "exit code"),
+            (
+                "import os\nfor fd in range(3, 30):\n    try: os.write(fd, b'forged' * 9)\n    except OSError: pass\ninput()",
+                "not a report of this block",
+            ),
+        ],
+        usual=2,
+    ),
     ids=["ends itself", "segfault", "kills itself", "closes everything", "forges"],
 )
 @usually("confined-session", among=LIVING)
@@ -154,5 +158,5 @@ import time; time.sleep(1000)
 """
     result = await said(session, code)
     assert (result.outcome, result.state_lost) == (Outcome.LOST, True)
-    assert "no report of this block" in result.output
+    assert "not a report of this block" in result.output
     assert await output(session, "print('next')") == "next\n"

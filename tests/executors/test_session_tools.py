@@ -262,6 +262,7 @@ async def test_a_restart_ends_the_calls_of_the_block_that_runs(session: Interpre
     assert await output(session, "tools.echo(value=1)", tools=tools) == "1\n"
 
 
+@pytest.mark.long
 async def test_hundreds_of_calls_leave_nothing_behind(session: InterpreterCodeExecutor) -> None:
     def held() -> tuple[int, int, int]:
         return len(asyncio.all_tasks()), threading.active_count(), len(os.listdir("/proc/self/fd"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
 import unicodedata
 from collections.abc import Sequence
 from itertools import product
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.executing import KINDS, Kind, run, usually
+from support.small_disk import disk_that_clones
 
 from codeact_team.core.executor_interface import Change
 from codeact_team.errors import SandboxError, SettingError
@@ -65,6 +67,7 @@ async def test_a_file_of_many_names_does_not_come_back_as_more_than_the_limit(tm
         assert sorted(os.listdir(workspace)) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.long
 async def test_it_is_said_that_a_long_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "big.csv").touch()
     os.truncate(tmp_path / "big.csv", 65 << 20)
@@ -78,6 +81,38 @@ async def test_it_is_said_that_a_long_copy_stays(tmp_path: Path, caplog: pytest.
         async with executor:
             pass
         assert f"copying 65 MiB of data into the workspace{stays}" in caplog.messages
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["btrfs", "xfs"])
+async def test_a_copy_takes_no_room_until_the_code_changes_it_where_files_can_share_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    caplog.set_level("INFO")
+    with disk_that_clones(disk := tmp_path / "disk", kind):
+        content = os.urandom(80 << 20)
+        (disk / "big.bin").write_bytes(content)
+        (disk / "small.csv").write_text("a\n")
+        before = free_after_sync(disk)
+        executor = ConfinedCommandLineCodeExecutor(
+            data=[disk / "big.bin", disk / "small.csv"], work_dir=disk / "work", confinement="best_effort"
+        )
+        async with executor:
+            assert before - free_after_sync(disk) < 8 << 20
+            result = await run(executor, "f = open('big.bin', 'r+b')\nf.write(b'mine')\nf.close()")
+            assert result.exit_code == 0, result.output
+            assert (disk / "work" / "big.bin").read_bytes() == b"mine" + content[4:]
+            assert (disk / "big.bin").read_bytes() == content
+            assert (disk / "work" / "small.csv").read_text() == "a\n"
+            changes = await executor.workspace.changed()
+            assert [(file.path, file.change.value) for file in changes.files] == [("big.bin", "changed")]
+        assert not [line for line in caplog.messages if line.startswith("copying")], "it takes no time"
+
+
+def free_after_sync(disk: Path) -> int:
+    subprocess.run(["sync", "-f", disk], check=True)
+    status = os.statvfs(disk)
+    return status.f_bfree * status.f_frsize
 
 
 async def goes_in_and_out(executor: SandboxedCodeExecutor, out: Path) -> None:
@@ -191,7 +226,7 @@ async def test_links_in_the_workspace_are_not_followed(
     (work_dir / name).symlink_to(victim if name == "folder" else victim / "file")
     executor = kind.make(data=data, work_dir=work_dir)
     for fails in (executor.prepare, executor.start):
-        with pytest.raises(SettingError, match="which is not overwritten"):
+        with pytest.raises(SettingError, match="and is not overwritten"):
             await fails()
     assert os.listdir(victim) == []
 
@@ -253,8 +288,8 @@ async def test_what_has_changed_or_vanished_meanwhile_is_told_file_by_file(kind:
     assert {file.path: file.problem for file in saved if file.copy is None} == {
         "a": "No such file or directory",
         "b": "Too many levels of symbolic links",
-        "c": "it became shorter meanwhile",
-        "f": "it has 3,145,728 bytes, and there is no room for them",
+        "c": "it became shorter while it was read",
+        "f": "it has 3,145,728 bytes, and there is no room for it",
     }
     assert sorted(os.listdir(out)) == ["d", "e"]
 
@@ -285,5 +320,5 @@ async def test_a_container_that_does_nothing_keeps_nobody_waiting(monkeypatch: p
     async with KINDS["docker"].make(workspace="container") as executor:
         await run(executor, "open('a', 'w')")
         monkeypatch.setattr(container_files, "_LIST", "sleep 600")
-        with pytest.raises(SandboxError, match="does nothing for"):
+        with pytest.raises(SandboxError, match="has done nothing for"):
             await executor.workspace.changed()

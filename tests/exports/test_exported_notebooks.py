@@ -113,7 +113,7 @@ def test_half_a_surrogate_and_an_end_that_is_missing_are_no_obstacle(tmp_path: P
 def test_work_that_does_not_count_says_so(tmp_path: Path):
     ended = result(RunEnding.NOT_ACCEPTED, answer="Perhaps 7.", objection="the last code failed")
     notebook = exported(tmp_path, RunBegan(span=1, task="Look."), ended)
-    assert notebook["cells"][-1]["source"] == "Perhaps 7.\n\n*not accepted: the last code failed*"
+    assert notebook["cells"][-1]["source"] == "Perhaps 7.\n\n*not accepted · the last code failed*"
 
 
 ANALYST = """

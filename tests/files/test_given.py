@@ -70,7 +70,7 @@ def test_more_than_the_workspace_may_take_is_refused(tmp_path: Path) -> None:
         file.truncate(3 * _MIB)
     assert given(tmp_path / "large", mib=3).find()
     with pytest.raises(
-        SettingError, match=r"does not fit: workspace_mib is 2, and the data up to there has 3\.0 MiB"
+        SettingError, match=r"does not fit: workspace_mib is 2, and the data up to this file has 3\.0 MiB"
     ):
         given(tmp_path / "large", mib=2).find()
     for number in range(5):
@@ -91,7 +91,7 @@ def test_links_that_code_may_have_planted_are_not_followed(
     (tmp_path / "work" / "deep").symlink_to(secret)
     monkeypatch.chdir(tmp_path)
     for named in (path, tmp_path / path):
-        with pytest.raises(SettingError, match=r"is a link to .*: name what it leads to"):
+        with pytest.raises(SettingError, match=r"is a link to .*: name its target"):
             given(named).find()
 
 

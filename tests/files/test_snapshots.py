@@ -99,7 +99,7 @@ def test_what_a_team_needs_for_itself_is_not_told(tmp_path: Path) -> None:
 def test_a_deep_tree_is_left_at_some_depth(tmp_path: Path) -> None:
     before = take_snapshot(tmp_path)
     (tmp_path / "/".join("d" * 70)).mkdir(parents=True)
-    assert compare(before, take_snapshot(tmp_path)).remark.endswith("were not looked into: 1")
+    assert compare(before, take_snapshot(tmp_path)).remark.endswith("were not checked: 1")
 
 
 def test_more_files_than_can_be_looked_at_are_told_as_such(
@@ -112,7 +112,7 @@ def test_more_files_than_can_be_looked_at_are_told_as_such(
     many = take_snapshot(tmp_path)
     told = compare(before, many)
     assert len(told.files) == 10
-    assert told.remark == "the workspace has more than 10 files, and not all were looked at"
+    assert told.remark == "the workspace has more than 10 files, and not all were checked"
     # what was there cannot be told from what is new
     assert compare(many, take_snapshot(tmp_path)).files == ()
     assert "more than 10 files before" in compare(many, take_snapshot(tmp_path)).remark
@@ -121,4 +121,4 @@ def test_more_files_than_can_be_looked_at_are_told_as_such(
 def test_no_more_than_ten_thousand_are_told() -> None:
     changes = compare(Snapshot(), Snapshot({f"{number:05}": FileState(0, 0) for number in range(10_234)}))
     assert len(changes.files) == 10_000
-    assert changes.remark == "234 more files were made or changed, and are left out"
+    assert changes.remark == "234 more files were made or changed, and are not listed"

@@ -190,7 +190,7 @@ def test_a_file_whose_content_was_not_kept_is_told_when_it_cannot_be_delivered(t
         (workspace / "key.txt").unlink()
         code, _, stderr = resume(tmp_path, server, 0, "after", *WANTED)
     assert code == 2
-    assert "key.txt is not copied: it was removed since, or its content was not kept" in stderr
+    assert "key.txt is not copied: it has been removed, or its content was not kept" in stderr
     assert os.listdir(tmp_path / "out") == ["other.txt"]
 
 

@@ -123,7 +123,7 @@ def test_one_process_at_a_time_writes_and_others_read_meanwhile(path: Path) -> N
     with closing(Log(path)) as log:
         log.append({"n": 1})
         assert numbers_in(path) == [1]
-        with pytest.raises(JournalError, match="another process writes the journal"):
+        with pytest.raises(JournalError, match="another process is writing the journal"):
             Log(path)
     write(path, 2)
 

@@ -96,16 +96,16 @@ def of_another_version(run: Path) -> None:
 
 FOREIGN = b"".join(map(encode, [{"begin": 7}, {"given": [1]}, {"type": "result", "at": 1}]))
 CHANGED = (
-    "its config.yaml was changed since it began. Put that back; what may change, such as a limit, is given by"
+    "its config.yaml was changed since it began. Restore that file; to change a limit or the like, use -s"
 )
 OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a damaged line": (
         damage_line,
-        "journal.jsonl:21: the journal is damaged here; what is before it is whole",
+        "journal.jsonl:21: the journal is damaged here; everything before is intact",
     ),
     "torn blobs": (
         each_blob(lambda path: os.truncate(path, 100)),
-        "is not what was written: its digest differs",
+        "was changed since it was written: its digest differs",
     ),
     "no blobs": (each_blob(Path.unlink), "cannot be read: No such file or directory"),
     "another version": (of_another_version, "has the format 1, and this version of codeact-team reads 3"),
@@ -120,10 +120,10 @@ OBSTACLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing": (in_place_of_journal(lambda path: None), "cannot be read: No such file or directory"),
     "a link": (
         in_place_of_journal(lambda path: path.symlink_to("elsewhere.jsonl")),
-        "journal.jsonl is a link to elsewhere.jsonl, which code may have planted: name what it leads to",
+        "journal.jsonl is a link to elsewhere.jsonl, which code may have planted: name its target",
     ),
-    "a pipe": (in_place_of_journal(os.mkfifo), "cannot be read: it is no regular file"),
-    "a directory": (in_place_of_journal(Path.mkdir), "cannot be read: it is no regular file"),
+    "a pipe": (in_place_of_journal(os.mkfifo), "cannot be read: it is not a regular file"),
+    "a directory": (in_place_of_journal(Path.mkdir), "cannot be read: it is not a regular file"),
     "an agent of another name": (change_config("name: coder", "name: writer"), CHANGED),
     "another executor": (change_config("ConfinedSession", "DockerSession"), CHANGED),
     "no config": (lambda run: (run / "config.yaml").unlink(), "config.yaml cannot be read: No such file or"),
@@ -193,7 +193,7 @@ def test_a_prompt_that_was_changed_lets_nothing_be_done_twice(killed: Path) -> N
         change = "config.system_message=You write code. $tools"
         code, _, stderr = resume(killed, server, 0, "after", "-s", change)
     assert code == 2
-    assert "error: the run cannot go on: coder does something else than before" in stderr
+    assert "error: the run cannot go on: coder acts differently from before" in stderr
     assert (killed / "effects.txt").read_text() == effects
 
 

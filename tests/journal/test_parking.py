@@ -135,8 +135,8 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
         for wrong in ("maybe", "yes please"):
             said = case.answer(wrong)
             assert said.returncode == 2
-            assert f"'{wrong}' is no answer to question {question['n']}" in said.stderr
-        assert "the run has no open question 1, but" in case.answer("yes", "-n", "1").stderr
+            assert f"'{wrong}' is not an answer to question {question['n']}" in said.stderr
+        assert "the run has no open question 1; open are:" in case.answer("yes", "-n", "1").stderr
         assert case.answer("yes").returncode == 0
         assert "all questions of the run are answered: resume it" in case.answer("no").stderr
         assert case.state() == "ready"
@@ -167,7 +167,7 @@ def test_a_call_waits_for_its_approval_until_another_day_in_another_place(tmp_pa
     ]
     assert log.read_text() == "one\ntwo\n"
     assert (case.folder / "work" / "notes.txt").read_text() == "mine, too\n"
-    assert "waits for no answer, as it is answered" in case.answer("yes").stderr
+    assert "is not waiting for an answer: it is answered" in case.answer("yes").stderr
 
 
 @pytest.mark.long
@@ -186,7 +186,8 @@ def test_calls_side_by_side_are_asked_about_at_once_and_what_else_is_under_way_c
         assert '"A"' in first["text"]
         assert '"B"' in second["text"]
         assert (
-            f"which of the open questions is meant: {first['n']}, {second['n']}" in case.answer("yes").stderr
+            f"choose one of the open questions by --question: {first['n']}, {second['n']}"
+            in case.answer("yes").stderr
         )
         assert case.answer("-n", str(second["n"])).stdout.count("wants to call") == 1
         said = case.answer("no", "not", "today", "--question", str(first["n"]), "--json")
@@ -265,7 +266,9 @@ def test_questions_that_are_open_together_are_answered_by_one_command(tmp_path: 
     )
     with ScriptedServer.in_thread(blocks) as server:
         case = Case(tmp_path, server, ASK_FOR_REFUNDS)
-        assert case.run("-q").returncode == PARKED
+        parked = case.run("-q")
+        assert parked.returncode == PARKED
+        assert "--all ANSWER; --question N in place of --all answers one" in parked.stderr
         assert "ANSWER, which is yes, no (a reason may follow) or always; --all" in case.answer().stderr
         assert "leave --question out" in case.answer("yes", "--all", "-n", "1").stderr
         assert case.answer("yes", "--all").stdout.count("is answered") == 2
@@ -341,9 +344,12 @@ def test_where_code_could_reach_more_than_its_workspace_no_answer_reaches_it(tmp
         case = Case(tmp_path, server, ASK_FOR_REFUNDS, WITH_A_NETWORK)
         parked = case.run("-q")
         assert parked.returncode == PARKED
-        assert "(what asks it is stopped half-way, and not done twice: no answer reaches it." in parked.stderr
+        assert (
+            "(no answer reaches it: the code that asked was stopped half-way, and is not repeated."
+            in parked.stderr
+        )
         assert "to answer: " not in parked.stderr
-        assert "the run goes on by: codeact-team resume" in case.answer().stderr
+        assert "to go on: codeact-team resume" in case.answer().stderr
         answered = case.answer("yes")
     assert answered.returncode == 2
     assert "Resume the run on a terminal, to be asked anew" in answered.stderr
@@ -378,6 +384,7 @@ def test_a_person_who_is_not_there_is_asked_for_a_text_later(tmp_path: Path) -> 
     assert said[-1] == "yes: the\nlarge one"
 
 
+@pytest.mark.long
 def test_a_run_that_is_not_recorded_cannot_be_parked(tmp_path: Path) -> None:
     with ScriptedServer.in_thread(saying("tools.refund(order='A')", "final_answer('no')")) as server:
         case = Case(tmp_path, server, ASK_FOR_CODE)
@@ -402,7 +409,7 @@ async def test_ctrl_c_stops_a_run_that_waits_for_what_is_under_way(tmp_path: Pat
             process.communicate(timeout=60)
             assert process.wait(60) == STOPPED
         assert case.state() == "stopped"
-        assert "waits for no answer, as it is stopped" in case.answer("yes").stderr
+        assert "is not waiting for an answer: it is stopped" in case.answer("yes").stderr
 
 
 @pytest.mark.long

@@ -299,7 +299,7 @@ async def test_what_may_be_a_short_secret_cannot_be_guessed_from_the_journal(tmp
 async def test_a_program_that_runs_something_else_is_refused(tmp_path: Path) -> None:
     async with failing(tmp_path) as executor:
         await executor.processes.run(["true"], env={"A": "1"})
-    with pytest.raises(JournalError, match="does something else than before"):
+    with pytest.raises(JournalError, match="acts differently from before"):
         async with opened(tmp_path) as executor:
             await executor.processes.run(["true"], env={"A": "2"})
 
@@ -393,6 +393,7 @@ async def test_what_runs_beside_a_process_that_was_under_way_is_answered_before_
     assert (told, after) == ("up\n", before)
 
 
+@pytest.mark.long
 async def test_a_program_may_start_a_job_again_that_was_under_way(tmp_path: Path) -> None:
     serve = sh("echo serving >> served.txt; echo up; sleep 1000")
 
@@ -535,6 +536,7 @@ async def test_a_job_that_is_an_effect_ends_with_its_executor(
     assert [(event.error or "").partition(":")[0] for event in ended] == ["", "SandboxLostError"]
 
 
+@pytest.mark.long
 async def test_a_job_that_is_an_effect_gives_all_of_its_output(
     session: ConfinedSessionCodeExecutor, heard: list[Event]
 ) -> None:

@@ -176,10 +176,13 @@ def test_a_run_of_which_a_part_acts_past_the_journal_says_so_and_is_not_gone_on_
     )
     with ScriptedServer.in_thread(TEAM.reply) as server:
         _, _, stderr = start(tmp_path, server, replace(TEAM, config=config), 0)
-        assert "this run cannot be resumed, as these act past what is recorded: TimeoutTermination" in stderr
+        assert "this run cannot be resumed, as these bypass its journal: TimeoutTermination" in stderr
         code, _, stderr = resume(tmp_path, server)
     assert code == 2
-    assert "error: the run cannot go on: TimeoutTermination act past its journal" in stderr
+    assert (
+        "error: the run cannot go on: these bypass its journal, so nobody knows what they have done: TimeoutTermination"
+        in stderr
+    )
 
 
 @pytest.mark.long
@@ -199,5 +202,5 @@ def test_how_code_that_ran_again_has_come_to_something_else_is_told(tmp_path: Pa
         start(tmp_path / "killed", server, chance, round(entries * 0.6))
         code, stdout, stderr = resume(tmp_path / "killed", server)
     assert (code, stdout.strip()) == (0, "done"), stderr
-    assert "blocks that ran again, 1 wrote something else than before; the agents go by" in stderr
+    assert "blocks that ran again, 1 printed something else than before; the agents keep" in stderr
     assert re.search(r"^\|  begin\n\| -made \S+\n\| \+made \S+$", stderr, re.MULTILINE), stderr

@@ -110,7 +110,7 @@ async def test_files_that_there_is_no_room_for_are_not_kept_and_the_run_goes_on(
     assert sorted(kept) == [f"file-{number}" for number in range(6)]
     assert sum(kept.values()) == 2
     [told] = [line for line in caplog.messages if "--record-mib" in line]
-    assert told.startswith("this run has nearly used up the 1 MiB that are kept of it")
+    assert told.startswith("this run has nearly used up the 1 MiB that are kept of a run")
     assert on_disk(run.path) < MIB
     assert isinstance(RecordedRun(run).result(), RunResult)
 
@@ -130,11 +130,12 @@ async def test_a_run_whose_room_is_used_up_goes_on_and_says_so_once(
     except JournalError as error:
         problem = str(error)
     assert isinstance(told[-1], RunResult)
-    assert "the run had used up the 2 MiB that were kept of it, and went on; this is left out" in problem
-    with pytest.raises(JournalError, match=r"cannot go on: it had used up the 2 MiB that were kept of it"):
+    assert "the run had used up the 2 MiB that are kept of a run, and went on; this is left out" in problem
+    with pytest.raises(JournalError, match=r"cannot go on: it had used up the 2 MiB that are kept of a run"):
         await recorded(tmp_path / "run", [code] * 6, mib=100)
 
 
+@pytest.mark.long
 async def test_what_was_not_kept_is_named_when_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

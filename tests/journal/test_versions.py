@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.command_line import in_this_process, lines
 from support.recorded import recorder, result
+from support.variations import mostly_long
 
 from codeact_team.journal.log import encode, read_log
 from codeact_team.journal.run_directory import About, RunDirectory
@@ -60,7 +61,7 @@ FIELDS = [
 ]
 
 
-@pytest.fixture(params=["as it was", "kinds", "fields"])
+@pytest.fixture(params=mostly_long(["fields", "kinds", "as it was"]))
 def told(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """What ``show`` says of what is not known in the run ``runs/it``, in which there is something of that sort, or nothing."""
     run = tmp_path / "runs" / "it"

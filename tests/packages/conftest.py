@@ -63,10 +63,15 @@ def made_before(layers: Layers, kept: Layers) -> None:
     shutil.copytree(kept.root, layers.root, dirs_exist_ok=True)
 
 
-def provision(layers: Layers, *requirements: str, file: Path | None = None) -> Provision:
+def provision(
+    layers: Layers,
+    *requirements: str,
+    file: Path | None = None,
+    kind: type[ConfinedSandbox] = ConfinedSandbox,
+) -> Provision:
     return Provision(
         Requested(requirements, file),
-        lambda directory: ConfinedSandbox(ConfinedSandboxConfig(), workspace=directory),
+        lambda directory: kind(ConfinedSandboxConfig(), workspace=directory),
         layers,
     )
 
@@ -77,9 +82,14 @@ def provide(layers: Layers) -> Provide:
     return partial(provision, layers)
 
 
-async def made(provide: Provide, *requirements: str, file: Path | None = None) -> tuple[Layer, Said]:
+async def made(
+    provide: Provide,
+    *requirements: str,
+    file: Path | None = None,
+    kind: type[ConfinedSandbox] = ConfinedSandbox,
+) -> tuple[Layer, Said]:
     said: Said = []
-    packages = provide(*requirements, file=file)
+    packages = provide(*requirements, file=file, kind=kind)
     await packages.provide(said.append)
     layer = packages.layer
     assert layer is not None

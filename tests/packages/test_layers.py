@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packages.conftest import Provide, Said, made
 from support.command_line import in_this_process
+from support.variations import mostly_long
 from support.wheels import make_source_distribution, make_wheel
 
 from codeact_team.errors import SandboxError, SettingError
@@ -33,6 +34,7 @@ async def test_a_second_request_needs_neither_index_nor_time(provide: Provide, i
     assert (again, said) == (first, [])
 
 
+@pytest.mark.long
 async def test_the_same_content_is_kept_once(provide: Provide, layers: Layers) -> None:
     first, _ = await made(provide, "shapes==2.0")
     second, _ = await made(provide, "shapes", "colours")
@@ -49,6 +51,7 @@ async def test_modules_are_compiled_and_can_be_read_by_anybody(provide: Provide)
         assert path.is_dir() or not path.stat().st_mode & 0o222, path
 
 
+@pytest.mark.long
 async def test_a_requirements_file_counts_with_what_it_includes(provide: Provide, tmp_path: Path) -> None:
     (tmp_path / "more.txt").write_text("colours\n")
     file = tmp_path / "requirements.txt"
@@ -149,12 +152,14 @@ async def test_nothing_of_a_package_runs_on_the_host(provide: Provide, index: Pa
 
 @pytest.mark.parametrize(
     ("requirements", "told"),
-    [
-        (["nowhere"], "nowhere"),
-        (["shapes==2.0", "colours>1"], "colours"),
-        (["shapes>=7"], "shapes"),
-        (["foreign"], "foreign"),
-    ],
+    mostly_long(
+        [
+            (["nowhere"], "nowhere"),
+            (["shapes==2.0", "colours>1"], "colours"),
+            (["shapes>=7"], "shapes"),
+            (["foreign"], "foreign"),
+        ]
+    ),
 )
 async def test_what_cannot_be_had_is_told_with_its_name(
     provide: Provide, layers: Layers, index: Path, requirements: list[str], told: str
@@ -185,7 +190,7 @@ async def test_credentials_of_an_index_are_told_nowhere(
     "requirement", ["-e .", "--index-url=http://elsewhere", "shapes ==", "shapes\ncolours"]
 )
 def test_a_requirement_that_is_none_is_refused(requirement: str) -> None:
-    with pytest.raises(SettingError, match="is no requirement"):
+    with pytest.raises(SettingError, match="is not a requirement"):
         Requested([requirement])
 
 

@@ -26,7 +26,7 @@ KINDS: list[Any] = [
     pytest.param(
         DockerSessionCodeExecutor, marks=[pytest.mark.docker, pytest.mark.long], id="docker-session"
     ),
-    pytest.param(ConfinedCommandLineCodeExecutor, id="confined"),
+    pytest.param(ConfinedCommandLineCodeExecutor, marks=pytest.mark.long, id="confined"),
     pytest.param(ConfinedSessionCodeExecutor, id="confined-session"),
 ]
 
@@ -144,6 +144,7 @@ async def test_packages_that_were_changed_are_made_anew_before_code_runs(
     await executor.stop()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("made_before")
 async def test_packages_that_cannot_be_read_are_made_anew(layers: Layers) -> None:
     executor = ConfinedSessionCodeExecutor(packages=["shapes"])
@@ -168,6 +169,7 @@ async def test_an_executor_that_is_stopped_at_once_lets_go_of_its_packages(layer
     assert layers.remove(layer)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("layers")
 async def test_a_package_that_the_sandbox_has_too_is_found_and_told_in_the_version_asked_for(
     index: Path,
@@ -178,6 +180,7 @@ async def test_a_package_that_the_sandbox_has_too_is_found_and_told_in_the_versi
         assert await output(executor, "import pydantic; print(pydantic.version)") == "9.9\n"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("made_before")
 async def test_a_restart_and_a_second_executor_have_them_too(layers: Layers) -> None:
     first, second = (ConfinedSessionCodeExecutor(packages=["shapes"]) for _ in range(2))
@@ -232,6 +235,7 @@ async def test_the_reader_of_data_is_added_to_the_packages(
     assert notes == [f"added to the packages of the code, to read the data: pyarrow (for {file.path})"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "names", [["a.parquet"], pytest.param(["a.parquet", "a.xlsx"], marks=pytest.mark.long)]
 )

@@ -79,7 +79,7 @@ async def test_no_project_is_built_on_this_machine(provide: Provide, tmp_path: P
     if name == "setup.py":
         tmp_path = project
     with pytest.raises(
-        (SettingError, SandboxError), match=r"is not taken|is a directory|no requirement|disabled"
+        (SettingError, SandboxError), match=r"is not supported|is a directory|not a requirement|disabled"
     ):
         await provide(file=tmp_path / name).provide(lambda _: None)
     assert not witness.exists()
@@ -122,26 +122,26 @@ def test_files_may_include_each_other_however_deep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("requirements.txt", f"a; {'(' * 9000}", "is no requirement: "),
+        ("requirements.txt", f"a; {'(' * 9000}", "is not a requirement: "),
         ("requirements.txt", f"a=={'x' * 70_000}", "1: a line has more than 65,536 characters"),
-        ("requirements.txt", f"a\na {'b' * 9000}", "is no requirement: Expected"),
-        ("requirements.txt", "a==1 --hash=sha256:zz", "'sha256:zz' is no hash"),
-        ("requirements.txt", "a==1 --hash= --hash=sha256:00", "'' is no hash"),
+        ("requirements.txt", f"a\na {'b' * 9000}", "is not a requirement: Expected"),
+        ("requirements.txt", "a==1 --hash=sha256:zz", "'sha256:zz' is not a hash"),
+        ("requirements.txt", "a==1 --hash= --hash=sha256:00", "'' is not a hash"),
         ("requirements.txt", f"-r {'x' * 300}", "cannot be read: File name too long"),
         (
             "requirements.txt",
             f"{'.'.join('p' * 5000)}-1-py3-none-any.whl",
-            "no file has a name of more than 255",
+            "a file name has at most 255",
         ),
-        ("requirements.txt", "\udcff", "is no UTF-8 text"),
-        ("requirements.txt", "-r .", "cannot be read: it is no regular file"),
+        ("requirements.txt", "\udcff", "is not UTF-8 text"),
+        ("requirements.txt", "-r .", "cannot be read: it is not a regular file"),
         ("requirements.txt", "-r linked.txt", "linked.txt is a link to secret, which code may have planted"),
-        ("pylock.toml", f"a = {'[' * 9000}", "is no lock: it is nested too deeply"),
-        ("pylock.toml", f"a{'.a' * 50_000} = 1", "is no lock: it has a key of more than 50 parts"),
-        ("pylock.toml", "packages = 5", "is no lock: its `packages` are no tables"),
-        ("pylock.toml", "packages = [5]", "is no lock: its `packages` are no tables"),
+        ("pylock.toml", f"a = {'[' * 9000}", "is not a lock: it is nested too deeply"),
+        ("pylock.toml", f"a{'.a' * 50_000} = 1", "is not a lock: it has a key of more than 50 parts"),
+        ("pylock.toml", "packages = 5", "is not a lock: its `packages` are not tables"),
+        ("pylock.toml", "packages = [5]", "is not a lock: its `packages` are not tables"),
         ("pylock.toml", f"a = {'9' * 5000}", "Exceeds the limit"),
-        ("pylock.toml", "\udcff", "is no UTF-8 text"),
+        ("pylock.toml", "\udcff", "is not UTF-8 text"),
     ],
 )
 def test_an_odd_file_is_refused_with_a_sentence(tmp_path: Path, name: str, text: str, told: str) -> None:
@@ -159,7 +159,7 @@ def test_an_odd_file_is_refused_with_a_sentence(tmp_path: Path, name: str, text:
 def test_no_more_is_read_than_a_file_may_have(tmp_path: Path) -> None:
     for name in ("requirements.txt", "pylock.toml"):
         os.truncate(written(tmp_path, "", name), 20 << 30)
-        with pytest.raises(SettingError, match="it may have 16,777,216 bytes, and has more"):
+        with pytest.raises(SettingError, match="it has more than 16,777,216 bytes"):
             Requested(file=tmp_path / name).lines()
 
 

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 from packages.conftest import Provide, made
@@ -14,6 +16,8 @@ from support.command_line import in_this_process
 from support.wheels import make_wheel
 
 from codeact_team.executors.packages.layers import Layer, Layers
+from codeact_team.sandbox.base import PythonIdentity
+from codeact_team.sandbox.confined.sandbox import ConfinedSandbox
 
 
 def inodes(layer: Layer, name: str) -> list[int]:
@@ -61,6 +65,7 @@ async def test_without_the_set_that_had_it_first_a_wheel_stays_as_long_as_one_ne
     assert (second.path / "site-packages" / "colours.py").stat().st_nlink == 1
 
 
+@pytest.mark.long
 async def test_no_file_is_shared_with_the_cache_of_uv(provide: Provide) -> None:
     layer, _ = await made(provide, "colours")
     assert {path.stat().st_nlink for path in layer.path.rglob("*") if path.is_file()} == {1}
@@ -109,6 +114,75 @@ async def test_a_wheel_that_brings_files_of_another_stays_among_its_own(
     [compiled] = without.path.glob("site-packages/__pycache__/*")
     assert b"0.5" in compiled.read_bytes()
     assert (without.path / "site-packages" / "colours.py").read_text() == "version = '0.5'\n"
+
+
+class ElsewhereSandbox(ConfinedSandbox):
+    """One with the same Python, but from another origin, such as another image."""
+
+    async def python_identity(self) -> PythonIdentity:
+        return PythonIdentity("elsewhere", "")
+
+
+@pytest.mark.usefixtures("made_before")
+async def test_what_the_python_of_one_image_has_compiled_is_in_no_sandbox_of_another(
+    provide: Provide, layers: Layers
+) -> None:
+    first, _ = await made(provide, "shapes")
+    second, said = await made(provide, "shapes", kind=ElsewhereSandbox)
+    assert any(line.startswith("compiling") for line in said)
+    assert (first.packages, first.interpreter) == (second.packages, second.interpreter)
+    for name in ("shapes", "colours"):
+        assert not {*inodes(first, name)} & {*inodes(second, name)}
+    again, said = await made(provide, "shapes")
+    assert (again, said) == (first, [])
+    assert [layers.changes(layer, thorough=True) for layer in layers.all()] == [[], []]
+
+
+def waiting_sandbox(at_two: Callable[[], object]) -> tuple[type[ConfinedSandbox], list[int]]:
+    """A sandbox that waits in its start until there are two, and how many there were after each start and end."""
+    open_ones = [0]
+    two = asyncio.Event()
+
+    class WaitingSandbox(ConfinedSandbox):
+        async def __aenter__(self) -> Self:
+            await super().__aenter__()
+            open_ones.append(open_ones[-1] + 1)
+            if open_ones[-1] == 2:
+                two.set()
+                at_two()
+            await two.wait()
+            return self
+
+        async def __aexit__(self, *error: object) -> None:
+            await super().__aexit__(*error)
+            open_ones.append(open_ones[-1] - 1)
+
+    return WaitingSandbox, open_ones
+
+
+async def test_as_many_wheels_are_compiled_at_once_as_there_are_processors(
+    provide: Provide, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    make_wheel(index, "squares")
+    await provide().interpreter()  # a sandbox that is asked is alone
+    kind, open_ones = waiting_sandbox(lambda: None)
+    await made(provide, "shapes", "squares", kind=kind)
+    assert (max(open_ones), open_ones[-1]) == (2, 0)
+
+
+async def test_whoever_no_longer_waits_ends_what_compiles(
+    provide: Provide, layers: Layers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    await provide().interpreter()
+    kind, open_ones = waiting_sandbox(lambda: waiting.cancel())
+    waiting = asyncio.ensure_future(made(provide, "shapes", kind=kind))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert max(open_ones) == 2
+    assert not list(layers.root.glob("building-*"))
+    assert layers.all() == []
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from itertools import chain
 import pytest
 from autogen_agentchat.messages import CodeGenerationEvent
 from autogen_core.code_executor import CodeBlock
+from autogen_core.models import RequestUsage
 from shown_runs import Shown, session
 from support.recorded import result
 from support.variations import mostly_long
@@ -25,6 +26,8 @@ from codeact_team.core.events import (
     BlockEnded,
     Code,
     MessageSent,
+    ModelCallBegan,
+    ModelCallEnded,
     OpenQuestion,
     ProcessBegan,
     ProcessEnded,
@@ -115,6 +118,7 @@ def test_a_picture_that_a_step_has_shown_is_not_shown_twice():
     assert written.count("<img") == 1
 
 
+@pytest.mark.long
 def test_a_page_has_no_more_pictures_than_a_browser_can_hold():
     files, shown = made({f"{number}.png": PNG + str(number).encode() for number in range(50)})
     files.append(replace(files[0], size=1 << 40))
@@ -128,7 +132,45 @@ def test_the_last_answer_is_on_top_of_a_conversation():
     top, _, below = told.partition("<main>")
     assert "Second." in top
     assert "First." not in top
-    assert below.count("<h2>Task</h2>") == 2
+    assert re.findall("<h2>(Task.*)</h2>", below) == ["Task", "Task 2"]
+
+
+def test_the_files_of_all_tasks_are_listed_once_with_the_task_that_changed_them_last():
+    def task(number: int, *files: RunFile) -> list[Event]:
+        return [RunBegan(span=number, task=f"Number {number}."), result(files=files)]
+
+    a, b = (RunFile(name, 54, Change.MADE, f"/work/{name}") for name in "ab")
+    told = page([*task(1, a), *task(2, b), *task(3, replace(a, size=1_500, change=Change.CHANGED))])
+    listed = re.sub("<[^>]*>", " ", told.partition('<details class="files"')[2].partition("</details>")[0])
+    assert " ".join(listed.split()).endswith(
+        "2 files made /work/a 1.5 kB task 3 made /work/b 54 bytes task 2"
+    )
+    assert "task 1" not in page(task(1, a))
+
+
+@pytest.mark.parametrize(
+    ("cached", "tokens"),
+    [
+        ([True, True], "2 calls answered from the cache"),
+        ([False, True], "1,200 in, 80 out; 1 call answered from the cache"),
+        ([False], "1,200 in, 80 out"),
+        ([], "0 in, 0 out"),
+    ],
+)
+def test_tokens_of_answers_from_a_cache_are_not_spent(cached: list[bool], tokens: str):
+    usage = RequestUsage(1_200, 80)
+    calls = [
+        event
+        for span, is_cached in enumerate(cached)
+        for event in (
+            ModelCallBegan(span=span, agent="coder", model="m"),
+            ModelCallEnded(span=span, agent="coder", model="m", usage=usage, cached=is_cached),
+        )
+    ]
+    told = page([RunBegan(span=9, task="Look."), *calls, result()])
+    shown = re.search("<dt>Tokens</dt><dd>(.*?)</dd>", told, re.DOTALL)
+    assert shown is not None
+    assert shown[1].strip() == tokens
 
 
 def test_a_run_that_was_killed_says_what_has_no_end():
@@ -205,7 +247,9 @@ def test_code_that_takes_a_lexer_a_minute_has_no_colours(language: str):
 
 @pytest.mark.parametrize(
     "html",
-    [b"<div>" * 20_000 + b"<table><tr><td>1", b"<table><tr><td>" + bytes(300_000), b"<p>no table</p>"],
+    mostly_long(
+        [b"<div>" * 20_000 + b"<table><tr><td>1", b"<table><tr><td>" + bytes(300_000), b"<p>no table</p>"]
+    ),
 )
 def test_html_that_is_no_table_of_a_usual_size_is_shown_in_a_frame(html: bytes):
     shown = Shown(Artifact("text/html", html))
@@ -217,6 +261,7 @@ def test_html_that_is_no_table_of_a_usual_size_is_shown_in_a_frame(html: bytes):
     assert "What it loads" not in told
 
 
+@pytest.mark.long
 def test_html_that_is_too_large_for_a_frame_is_shown_as_text():
     shown = Shown(Artifact("text/html", b"<p>" + b"a" * (4 << 20)))
     assert "<figure>\n<pre class=output>" in page(session("table", "", *shown.references), shown)
@@ -241,13 +286,16 @@ def test_scripts_of_html_are_no_part_of_the_page():
 
 @pytest.mark.parametrize(
     ("forms", "found"),
-    [
-        ({"text/html": b"<p>", "image/png": PNG, "text/plain": b"<P>"}, '<img src="data:image/png'),
-        ({"image/svg+xml": b"<svg/>", "application/json": b"{}"}, '<img src="data:image/svg+xml'),
-        ({"text/latex": b"$x$", "text/markdown": b"*x*", "text/plain": b"x"}, "<pre class=output>\n*x*"),
-        ({"application/x-own": b"own", "application/json": b"[1]"}, "<pre class=output>\n[1]"),
-        ({"text/latex": b"$x<b>$", "text/plain": b"x"}, "<pre class=output>\n$x&lt;b&gt;$"),
-    ],
+    mostly_long(
+        [
+            ({"text/html": b"<p>", "image/png": PNG, "text/plain": b"<P>"}, '<img src="data:image/png'),
+            ({"image/svg+xml": b"<svg/>", "application/json": b"{}"}, '<img src="data:image/svg+xml'),
+            ({"text/latex": b"$x$", "text/markdown": b"*x*", "text/plain": b"x"}, "<pre class=output>\n*x*"),
+            ({"application/x-own": b"own", "application/json": b"[1]"}, "<pre class=output>\n[1]"),
+            ({"text/latex": b"$x<b>$", "text/plain": b"x"}, "<pre class=output>\n$x&lt;b&gt;$"),
+        ],
+        usual=2,
+    ),
 )
 def test_of_the_forms_of_a_value_the_page_shows_the_one_that_it_shows_best(
     forms: dict[str, bytes], found: str

@@ -88,6 +88,7 @@ async def test_a_team_that_has_spent_all_gives_its_best_answer_and_is_not_accept
     assert (last.spent["tokens"], last.left, last.used_up) == (110, {"tokens": 0}, result.stop_reason)
 
 
+@pytest.mark.long
 async def test_work_that_is_broken_off_within_a_turn_ends_in_the_same_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,6 +128,7 @@ async def test_what_is_refused_is_not_in_the_journal_and_what_was_spent_is(
     assert spent["tool_calls"] == 0
 
 
+@pytest.mark.long
 async def test_an_agent_that_has_come_to_its_answer_with_the_last_call_has_answered(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

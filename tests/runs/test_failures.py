@@ -11,6 +11,7 @@ from autogen_core.models import ChatCompletionClient
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from autogen_ext.models.replay import ReplayChatCompletionClient
 from support.openai_server import AnyReply, Cut, Garbage, HttpError, ScriptedServer, Slow, Text
+from support.variations import mostly_long
 
 from codeact_team.agents.code_executor import CodeExecutorAgent
 from codeact_team.core.effects import Dispatcher
@@ -42,39 +43,54 @@ async def result_of(runner: AssistantAgent | RoundRobinGroupChat) -> TaskResult:
 
 @pytest.mark.parametrize(
     ("reply", "said"),
-    [
-        (
-            HttpError(401, f"Incorrect API key provided: {KEY}. You can find your API key at https://..."),
-            "the model's server at {url} does not accept the API key (401): check OPENAI_API_KEY",
-        ),
-        (HttpError(403, "Country not supported"), "refuses this (403): Country not supported; check"),
-        (
-            HttpError(404, "The model `x` does not exist"),
-            "(404): The model `x` does not exist; check `model`",
-        ),
-        (HttpError(429, "Rate limit reached"), "too many requests for the model's server (429): Rate limit"),
-        (HttpError(429, "You exceeded your current quota"), "the account's quota is used up (429): You"),
-        (
-            HttpError(400, "This model's maximum context length is 8192 tokens."),
-            "the conversation is longer than the model can read: This model's maximum context length is 8192",
-        ),
-        (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
-        (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
-        (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server at {url} failed (502): "),
-        (Cut(), "the connection to the model's server at {url} broke off (Server disconnected"),
-        (Cut("Hel"), "the connection to the model's server at {url} broke off (peer closed connection"),
-        (
-            Garbage(),
-            "the model's server at {url} answered with something that is no chat completion: check `base_url`",
-        ),
-        (
-            Garbage(b'{"model": "scripted-model"}', "application/json"),
-            "is no chat completion: check `base_url`",
-        ),
-        (Garbage(b"[]", "application/json"), "is no chat completion: check `base_url`"),
-        (Garbage(b"{not json", "application/json"), "is no chat completion: check `base_url`"),
-        (Garbage(b"", "application/json"), "is no chat completion: check `base_url`"),
-    ],
+    mostly_long(
+        [
+            (
+                HttpError(
+                    401, f"Incorrect API key provided: {KEY}. You can find your API key at https://..."
+                ),
+                "the model's server at {url} does not accept the API key (401): check OPENAI_API_KEY",
+            ),
+            (HttpError(403, "Country not supported"), "refuses this (403): Country not supported; check"),
+            (
+                HttpError(404, "The model `x` does not exist"),
+                "(404): The model `x` does not exist; check `model`",
+            ),
+            (
+                HttpError(429, "Rate limit reached"),
+                "too many requests for the model's server at {url} (429): Rate limit",
+            ),
+            (
+                HttpError(429, "You exceeded your current quota"),
+                "the account's quota with the model's server at {url} is used up (429): You",
+            ),
+            (
+                HttpError(400, "This model's maximum context length is 8192 tokens."),
+                "the conversation is longer than the model can read, says the model's server at {url}: This model's",
+            ),
+            (
+                HttpError(413, "Too big"),
+                "the request is larger than the model's server at {url} accepts (413): Too big",
+            ),
+            (HttpError(400, "Unknown parameter"), "refuses the request (400): Unknown parameter; check"),
+            (HttpError(500, "Oops"), "the model's server at {url} failed (500): Oops; try again later"),
+            (HttpError(502, body=b"<html>Bad gateway</html>"), "the model's server at {url} failed (502): "),
+            (Cut(), "the connection to the model's server at {url} broke off (Server disconnected"),
+            (Cut("Hel"), "the connection to the model's server at {url} broke off (peer closed connection"),
+            (
+                Garbage(),
+                "the model's server at {url} answered with something that is not a chat completion: check `base_url`",
+            ),
+            (
+                Garbage(b'{"model": "scripted-model"}', "application/json"),
+                "is not a chat completion: check `base_url`",
+            ),
+            (Garbage(b"[]", "application/json"), "is not a chat completion: check `base_url`"),
+            (Garbage(b"{not json", "application/json"), "is not a chat completion: check `base_url`"),
+            (Garbage(b"", "application/json"), "is not a chat completion: check `base_url`"),
+        ],
+        usual=4,
+    ),
 )
 async def test_what_a_model_server_does_wrong_is_one_clear_message(reply: AnyReply, said: str):
     async with ScriptedServer([reply]) as server:
@@ -98,7 +114,7 @@ async def test_an_agent_of_autogen_s_own_that_streams_a_page_of_html_is_told_wha
     async with ScriptedServer([Garbage()]) as server:
         text = explain(await failure_of(server.client(), stream=True))
     assert text.startswith(
-        f"the model's server at {server.base_url} answered with something that is no stream of a chat completion"
+        f"the model's server at {server.base_url} answered with something that is not a streamed chat completion"
     )
 
 

@@ -22,6 +22,7 @@ def told(request: dict[str, Any]) -> int:
     return str(request["messages"]).count(NOTE)
 
 
+@pytest.mark.long
 async def test_a_coder_of_autogens_is_told_with_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "sales.csv").write_text("1")
     async with ScriptedServer([TALK, ACCEPT]) as server:

@@ -107,6 +107,7 @@ async def test_a_team_begins_anew_after_a_run_that_was_stopped(monkeypatch: pyte
     assert all(said in seen for said in ("First.", "Third."))
 
 
+@pytest.mark.long
 async def test_so_it_does_after_one_that_failed_whose_turns_do_not_count(monkeypatch: pytest.MonkeyPatch):
     at_most = "config.termination_condition.config.conditions.1.config.max_messages=5"
     async with ScriptedServer([CODE, HttpError(401), CODE, ACCEPT]) as server:

@@ -47,4 +47,4 @@ async def test_packages_that_cannot_be_had_cost_no_call_of_a_model(monkeypatch: 
         assert server.requests == []
     assert (result.ending, result.exit_code, result.messages) == (RunEnding.FAILED, 2, 0)
     assert result.error is not None
-    assert "the packages shapes cannot be had for CPython" in result.error
+    assert "the packages shapes cannot be installed for CPython" in result.error

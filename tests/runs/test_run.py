@@ -19,6 +19,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 from pydantic import BaseModel
 from recording import CONFINED, Recording, run_local, runner, use_model_at
 from support.openai_server import HttpError, Json, ScriptedServer, Slow, Text
+from support.variations import mostly_long
 
 from codeact_team.agents.codeact import config as budget
 from codeact_team.core.effects import Event, ListenerFailed
@@ -137,7 +138,7 @@ MOST = "config.termination_condition.config.conditions.1.config.max_messages"
 IN_TIME = "config.termination_condition.config.conditions.1"
 
 
-@pytest.mark.parametrize("limit", ["option", "config"])
+@pytest.mark.parametrize("limit", mostly_long(["option", "config"]))
 async def test_a_time_limit_of_the_run_or_of_the_team_stops_a_model_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, limit: str
 ):

@@ -82,6 +82,7 @@ async def test_what_is_made_or_shown_is_told_and_copied(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 async def test_what_is_shown_in_attempts_side_by_side_is_kept_of_the_one_that_is_chosen(
     tmp_path: Path,
 ) -> None:
@@ -107,6 +108,7 @@ async def test_a_chart_that_code_has_saved_is_delivered_once(tmp_path: Path) -> 
     assert (result.renamed, result.delivered_answer) == ("", "The chart is in growth.png.")
 
 
+@pytest.mark.long
 async def test_the_answer_is_followed_by_the_names_of_files_that_have_other_names_where_they_are(
     tmp_path: Path,
 ) -> None:
@@ -138,6 +140,7 @@ async def test_a_workspace_that_stays_is_told_at_the_beginning_and_has_the_files
     assert len(os.listdir(work_dir)) == 3
 
 
+@pytest.mark.long
 async def test_files_of_a_temporary_workspace_are_told_to_be_gone(tmp_path: Path) -> None:
     result = await run_one(tmp_path, [SHOWS, "East."])
     assert told(result)["report.txt"] == ("made", None)
@@ -224,8 +227,9 @@ async def test_the_files_of_each_sandbox_stay_together(tmp_path: Path) -> None:
     assert sorted(os.listdir(out / "sandbox-2")) == ["report.txt", "step-2-1.png", "step-2-2.html"]
 
 
+@pytest.mark.long
 async def test_more_files_are_copied_than_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_files, "_MAX_TOLD", 3)
+    monkeypatch.setattr(run_files, "MAX_FILES", 3)
     out = tmp_path / "out"
     code = "```python\nfor number in range(5): open(str(number), 'w')\n```"
     result = await run_one(tmp_path, [code, "Done."], out)

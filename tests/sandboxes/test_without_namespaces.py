@@ -161,7 +161,7 @@ def test_files_of_its_own_can_be_changed_however_they_are_named(workspace: Path)
     ]
 
 
-@pytest.mark.parametrize("version", [4, 7])
+@pytest.mark.parametrize("version", mostly_long([4, 7]))
 def test_signals_go_to_its_own_processes_only(workspace: Path, version: int) -> None:
     code = """
         own = subprocess.Popen(["sleep", "60"], start_new_session=True)
@@ -221,7 +221,7 @@ def test_what_is_kept_apart_within_a_sandbox_signals_nothing_else_there(workspac
 
 
 @X86
-@pytest.mark.parametrize(("flags", "more"), [(4, None), (0, 8)])
+@pytest.mark.parametrize(("flags", "more"), mostly_long([(4, None), (0, 8)]))
 def test_what_a_signal_by_descriptor_cannot_carry_is_refused(
     workspace: Path, flags: int, more: int | None
 ) -> None:
@@ -262,6 +262,7 @@ def test_processes_and_threads_are_counted(workspace: Path) -> None:
     assert run(workspace, one_by_one, "pids=10") == ["all"]
 
 
+@pytest.mark.long
 @X86
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root hides the control groups that would count, too")
 def test_those_that_start_at_once_are_counted(workspace: Path) -> None:
@@ -333,16 +334,17 @@ def test_sockets_reach_what_it_has_bound_itself_and_nothing_else(workspace: Path
         ]
 
 
-def test_a_socket_of_the_host_in_the_place_of_its_own_is_not_reached(workspace: Path) -> None:
+@pytest.mark.parametrize("seconds", mostly_long([0.5, 5]))
+def test_a_socket_of_the_host_in_the_place_of_its_own_is_not_reached(workspace: Path, seconds: float) -> None:
     with socket.socket(socket.AF_UNIX) as of_the_host:
         of_the_host.bind(str(workspace / "of-the-host"))
         of_the_host.listen()
-        code = """
+        code = f"""
             os.mkdir("a"); os.mkdir("b"); os.link("of-the-host", "b/s")
             os.symlink("a", "here"); os.symlink("b", "there")
             if not (other := os.fork()):
                 while True: libc.renameat2(-100, b"here", -100, b"there", 2)
-            reached, until = 0, time.monotonic() + 2
+            reached, until = 0, time.monotonic() + {seconds}
             while time.monotonic() < until and not reached:
                 for _ in range(20):
                     try: socket.socket(socket.AF_UNIX).bind("here/s")
@@ -356,6 +358,7 @@ def test_a_socket_of_the_host_in_the_place_of_its_own_is_not_reached(workspace: 
         assert run(workspace, code) == ["0"]
 
 
+@pytest.mark.long
 def test_a_signal_interrupts_a_connection_that_waits(workspace: Path) -> None:
     code = """
         server = socket.socket(socket.AF_UNIX); server.bind("s"); server.listen(0)
@@ -382,7 +385,7 @@ asyncio.run(serve())
 """
 
 
-@pytest.mark.parametrize("code", ["socket.socket()", SERVER_WITHOUT_SOCKETS])
+@pytest.mark.parametrize("code", mostly_long(["socket.socket()", SERVER_WITHOUT_SOCKETS]))
 def test_sockets_of_the_network_are_refused_in_words(workspace: Path, code: str) -> None:
     # from a file, so that the traceback shows lines of it
     (workspace / "program.py").write_text(f"import socket\n{code}")
@@ -433,6 +436,7 @@ def test_terminals_are_its_own_and_counted(workspace: Path) -> None:
         os.close(inner)
 
 
+@pytest.mark.long
 def test_a_terminal_counts_until_both_its_ends_are_closed(workspace: Path) -> None:
     code = """
         kept = []
@@ -448,6 +452,7 @@ def test_a_terminal_counts_until_both_its_ends_are_closed(workspace: Path) -> No
     assert run(workspace, code) == ["128 ENOSPC", "ENOSPC"]
 
 
+@pytest.mark.long
 def test_shared_memory_is_given_by_a_setting(workspace: Path) -> None:
     code = """
         import multiprocessing
@@ -552,7 +557,7 @@ def test_many_who_ask_at_once_are_all_answered(workspace: Path) -> None:
     assert run(workspace, code) == ["{0}"]
 
 
-@pytest.mark.parametrize("victim", ["its supervising process", "the process of the host"])
+@pytest.mark.parametrize("victim", mostly_long(["its supervising process", "the process of the host"]))
 def test_all_that_lives_ends_with_whatever_is_killed(workspace: Path, victim: str) -> None:
     with host("hang", workspace, "required", "namespaces") as process:
         assert process.stdout is not None

@@ -147,7 +147,7 @@ async def test_no_session_runs_where_nothing_keeps_the_code_from_its_supervisor(
     shutil.copytree(Path(system.__file__).parent, wrapper.with_name("codeact_team") / "sandbox" / "system")
     path = "/workspace/bin:/usr/local/bin:/usr/bin:/bin"
     executor = DockerSessionCodeExecutor(work_dir=tmp_path, environment={"PATH": path})
-    with pytest.raises(SandboxError, match="no session is possible in this sandbox: code can signal its"):
+    with pytest.raises(SandboxError, match="no session can run in this sandbox: code can signal its"):
         await executor.start()
     await executor.stop()
 

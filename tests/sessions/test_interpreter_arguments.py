@@ -231,7 +231,7 @@ def test_too_much_is_refused_with_both_sizes(make: Callable[[], object]) -> None
     error = caught.value.error("search", {})
     assert type(error) is ValueError
     found = re.search(
-        r"have (at least )?([\d,]+) bytes, and may have ([\d,]+): put the data into a file", str(error)
+        r"have (at least )?([\d,]+) bytes, of at most ([\d,]+): put the data into a file", str(error)
     )
     assert found, error
     size, limit = (int(text.replace(",", "")) for text in found.groups()[1:])

@@ -92,7 +92,7 @@ def test_a_forked_child_cannot_call(interpreter: RunningInterpreter) -> None:
         "    except tools.ToolError as error: print(error)\n    os._exit(0)\nos.waitpid(pid, 0)[1]"
     )
     answer(interpreter, interpreter.next_call())
-    assert interpreter.finish().output == "tools can be called by the session's own process only\n0\n"
+    assert interpreter.finish().output == "tools can be called only by the session's own process\n0\n"
     assert works(interpreter)
 
 

@@ -170,7 +170,7 @@ def test_between_blocks_nothing_is_sent(interpreter: RunningInterpreter) -> None
     assert interpreter.unanswered() == []
     assert (
         interpreter.run("ended.wait(10)\nfailed").output
-        == "['tools can be called while a block runs only']\n"
+        == "['tools can be called only while a block runs']\n"
     )
 
 

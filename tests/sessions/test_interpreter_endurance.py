@@ -34,6 +34,7 @@ def test_ten_thousand_blocks_leave_nothing_behind(tmp_path: Path) -> None:
     assert after[0] - before[0] < 2 << 20
 
 
+@pytest.mark.long
 def test_the_cost_of_a_block_does_not_grow_with_the_number_of_names(tmp_path: Path) -> None:
     with RunningInterpreter(tmp_path) as interpreter:
         costs: list[float] = []

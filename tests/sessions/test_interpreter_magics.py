@@ -7,36 +7,40 @@ from pathlib import Path
 
 import pytest
 from support.interpreter import RunningInterpreter
+from support.variations import mostly_long
 
 
 @pytest.mark.parametrize(
     ("code", "output"),
-    [
-        ("!echo a; echo b >&2; echo c", "a\nb\nc\n"),
-        ("print('before')\n!echo in\nprint('after')", "before\nin\nafter\n"),
-        ("x = !echo a; echo b >&2\nx, x.s, x.n, x.l", "(['a', 'b'], 'a b', 'a\\nb', ['a', 'b'])\n"),
-        ("!!echo a", "['a']\n"),
-        ("!exit 3\n_exit_code", "3\n"),
-        ("y = !exit 4\n_exit_code", "4\n"),
-        ("for i in range(2):\n    !echo {i}\n", "0\n1\n"),
-        ("d = {'k': [1, 2]}\n!echo {d['k'][0:1]} {d!s} $d.items", None),
-        ("d = {'k': [1, 2]}\n!echo '{d['k'][0:1]}' $HOMELESS", "{d[k][0:1]}\n"),
-        ("n = 'file'\n!echo $n {n.upper()} '$n' $$n | sed 's/ *$//'", "file FILE $n\n"),
-        ("def f(here):\n    !echo {here} $here\nf(7)", "7 7\n"),
-        ("%%bash\nfor i in 1 2; do echo $i {i}; done", "1 {i}\n2 {i}\n"),
-        ("%%sh -e\nfalse || echo went on\nx=1; echo ${x}\n", "went on\n1\n"),
-        ("%env GIVEN=to all\n!echo $GIVEN", "env: GIVEN=to all\nto all\n"),
-        ("%env GIVEN 2\n%env GIVEN", "env: GIVEN=2\n'2'\n"),
-        ("%matplotlib inline", ""),
-        ("%time 6 * 7;", None),
-        ("v = 5 \\\n  % 3\nv", "2\n"),
-        ("'''\n!ls\n'''", "'\\n!ls\\n'\n"),
-        ("   i = 1\n   if i:\n       !echo $i\n   i", "1\n1\n"),
-        ("\ufeffprint('bom')", "bom\n"),
-        ("\ufeff", ""),
-        ("get_ipython().system('echo q')\nget_ipython().getoutput('echo r')", "q\n['r']\n"),
-        ("get_ipython().run_cell_magic('bash', '', 'echo s')", "s\n"),
-    ],
+    mostly_long(
+        [
+            ("!echo a; echo b >&2; echo c", "a\nb\nc\n"),
+            ("print('before')\n!echo in\nprint('after')", "before\nin\nafter\n"),
+            ("x = !echo a; echo b >&2\nx, x.s, x.n, x.l", "(['a', 'b'], 'a b', 'a\\nb', ['a', 'b'])\n"),
+            ("!!echo a", "['a']\n"),
+            ("!exit 3\n_exit_code", "3\n"),
+            ("y = !exit 4\n_exit_code", "4\n"),
+            ("for i in range(2):\n    !echo {i}\n", "0\n1\n"),
+            ("d = {'k': [1, 2]}\n!echo {d['k'][0:1]} {d!s} $d.items", None),
+            ("d = {'k': [1, 2]}\n!echo '{d['k'][0:1]}' $HOMELESS", "{d[k][0:1]}\n"),
+            ("n = 'file'\n!echo $n {n.upper()} '$n' $$n | sed 's/ *$//'", "file FILE $n\n"),
+            ("def f(here):\n    !echo {here} $here\nf(7)", "7 7\n"),
+            ("%%bash\nfor i in 1 2; do echo $i {i}; done", "1 {i}\n2 {i}\n"),
+            ("%%sh -e\nfalse || echo went on\nx=1; echo ${x}\n", "went on\n1\n"),
+            ("%env GIVEN=to all\n!echo $GIVEN", "env: GIVEN=to all\nto all\n"),
+            ("%env GIVEN 2\n%env GIVEN", "env: GIVEN=2\n'2'\n"),
+            ("%matplotlib inline", ""),
+            ("%time 6 * 7;", None),
+            ("v = 5 \\\n  % 3\nv", "2\n"),
+            ("'''\n!ls\n'''", "'\\n!ls\\n'\n"),
+            ("   i = 1\n   if i:\n       !echo $i\n   i", "1\n1\n"),
+            ("\ufeffprint('bom')", "bom\n"),
+            ("\ufeff", ""),
+            ("get_ipython().system('echo q')\nget_ipython().getoutput('echo r')", "q\n['r']\n"),
+            ("get_ipython().run_cell_magic('bash', '', 'echo s')", "s\n"),
+        ],
+        usual=6,
+    ),
 )
 def test_a_block_with_magics_runs_as_in_a_notebook(
     interpreter: RunningInterpreter, code: str, output: str | None

@@ -202,6 +202,7 @@ def test_only_source_that_can_be_needed_is_kept(fresh_interpreter: RunningInterp
     assert ran.output == "['<block 3>', '<block 5>', '<block 7>', '<block 8>']\n"
 
 
+@pytest.mark.long
 def test_the_source_that_is_kept_is_bounded(fresh_interpreter: RunningInterpreter) -> None:
     filler = ("#" * 1_000 + "\n") * 2_000
     for _ in range(15):

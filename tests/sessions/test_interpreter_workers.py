@@ -192,19 +192,22 @@ def test_an_error_in_a_worker_shows_the_lines_of_the_block(interpreter: RunningI
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [
-        (
-            "lock = __import__('threading').Lock()\ndef use(n):\n    with lock: return n",
-            "cannot pickle '_thread.lock'",
-        ),
-        (
-            "made = type('Made', (), {})\nMade = made\ndef use(n):\n    return Made()",
-            "write it into a module",
-        ),
-        ("def use(n):\n    return tools.double(x=n)", "call it there, and pass what it returns"),
-        ("def use(n):\n    from tools import double\n    return double(x=n)", "call it there"),
-        ("use = lambda n: n\nuse = tools.double", "call it there"),
-    ],
+    mostly_long(
+        [
+            (
+                "lock = __import__('threading').Lock()\ndef use(n):\n    with lock: return n",
+                "cannot pickle '_thread.lock'",
+            ),
+            (
+                "made = type('Made', (), {})\nMade = made\ndef use(n):\n    return Made()",
+                "write it into a module",
+            ),
+            ("def use(n):\n    return tools.double(x=n)", "call it there, and pass what it returns"),
+            ("def use(n):\n    from tools import double\n    return double(x=n)", "call it there"),
+            ("use = lambda n: n\nuse = tools.double", "call it there"),
+        ],
+        usual=2,
+    ),
     ids=["value", "class", "tools", "import", "tool"],
 )
 def test_what_cannot_be_sent_is_an_error_that_says_why(

@@ -12,7 +12,7 @@ from codeact_team.sandbox.system.framing import frame
 from codeact_team.session.protocol import MAX_ANSWER_BYTES, MAX_CALL_BYTES, MIB, Kind, ResultFrame
 
 DEAF = "it did not read the answers to its calls"
-FORGED = "it sent something that is no report of this block"
+FORGED = "it sent something that is not a report of this block"
 CALL = b'{"id":1,"name":"x","arguments":{}}'
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from support.supervisor import Supervised
 
 from codeact_team.session.protocol import MAX_FILE_BYTES, MAX_LISTED_FILES
@@ -51,6 +52,7 @@ def test_a_long_list_is_cut(supervisor: Supervised, workspace: Path) -> None:
     assert list(supervisor.files()) == names[:MAX_LISTED_FILES]
 
 
+@pytest.mark.long
 def test_a_list_of_long_names_fits_into_its_frame(supervisor: Supervised, workspace: Path) -> None:
     # of each character that JSON escapes it makes six
     (workspace / "first").touch()

@@ -11,7 +11,7 @@ from support.supervisor import REPORTS, Ended, Supervised, wait_for
 
 from codeact_team.session.protocol import ResultFrame
 
-FORGED = "it sent something that is no report of this block"
+FORGED = "it sent something that is not a report of this block"
 KIB = 1024
 
 

@@ -385,7 +385,7 @@ async def test_an_answer_that_is_too_large_says_both_sizes(content: list[Any]) -
 
     answer = await answer_to(call(1, "much"), Offered(much=much))
     assert answer["outcome"] == "failed"
-    assert " MiB; it may have 16 MiB" in answer["error"]
+    assert " MiB; at most 16 MiB are possible" in answer["error"]
 
 
 async def value(one: Any) -> CallAnswer:
@@ -430,7 +430,7 @@ async def test_a_tool_that_raises_is_a_failure_without_details_of_the_host(
 
 
 def test_tools_that_are_too_much_to_tell_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"5\.0 MiB together; they may have 4 MiB"):
+    with pytest.raises(SettingError, match=r"5\.0 MiB together, of at most 4 MiB"):
         declaration_frame([{"name": "x", "doc": "y" * 5 * MIB}])
 
 

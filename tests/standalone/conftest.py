@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Generator
 import pytest
 from standalone_sandbox import SandboxKind, held
 from support.executing import why_not_confined
+from support.executing import zygote as zygote
 
 from codeact_team import AsyncSandbox, SyncSandbox, open_sandbox
 

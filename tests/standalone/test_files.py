@@ -96,6 +96,7 @@ async def test_files_have_the_rights_that_the_code_has(sandbox: AsyncSandbox) ->
     assert await sandbox.get(path) == b"old"
 
 
+@pytest.mark.long
 async def test_files_can_be_written_while_code_runs(sandbox: AsyncSandbox) -> None:
     async def answer() -> None:
         """Write the file that the code waits for."""

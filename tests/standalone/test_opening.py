@@ -27,7 +27,7 @@ def test_importing_it_imports_nothing_of_autogen() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "kind_of_error", "problem"),
     [
-        ("podman", {}, SettingError, "kind is 'podman': it is 'docker' or 'confined'"),
+        ("podman", {}, SettingError, "kind is 'podman': it must be 'docker' or 'confined'"),
         ("confined", {"timeout": 0}, SettingError, "timeout: Timeout must be greater than or equal to 1."),
         ("docker", {"pids": 0}, SettingError, "pids is 0: it must be 8 or more"),
         ("docker", {"packages": "pandas"}, SettingError, "packages: Input should be a valid list"),
@@ -71,6 +71,7 @@ def test_a_sandbox_that_cannot_start_is_an_error_and_leaves_nothing() -> None:
     assert (threading.active_count(), held("docker")) == (threads, before)
 
 
+@pytest.mark.long
 async def test_it_may_be_left_in_another_task_than_it_was_entered_in(kind: SandboxKind) -> None:
     opening = open_sandbox(kind)
     sandbox = await asyncio.create_task(opening.__aenter__())

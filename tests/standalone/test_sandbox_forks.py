@@ -22,6 +22,7 @@ async def test_forks_run_side_by_side_with_files_of_their_own(sandbox: AsyncSand
     assert first.workspace_path != second.workspace_path
 
 
+@pytest.mark.long
 async def test_a_fork_can_be_closed_by_itself(sandbox: AsyncSandbox) -> None:
     [fork] = await sandbox.fork()
     async with fork:
@@ -34,6 +35,7 @@ async def test_a_fork_can_be_closed_by_itself(sandbox: AsyncSandbox) -> None:
     assert await output(sandbox, "2") == "2\n"
 
 
+@pytest.mark.long
 async def test_forks_are_closed_with_their_sandbox(kind: SandboxKind) -> None:
     async with open_sandbox(kind) as sandbox:
         [fork] = await sandbox.fork()

@@ -37,6 +37,7 @@ async def pieces() -> AsyncGenerator[bytes]:
         yield piece
 
 
+@pytest.mark.long
 async def test_input_comes_in_any_form(sandbox: AsyncSandbox) -> None:
     for given in (b"abc", pieces(), [b"a", b"bc"], io.BytesIO(b"abc")):
         assert (await sandbox.run(["cat"], input=given)).stdout == b"abc"
@@ -108,6 +109,7 @@ async def test_a_fork_has_programs_of_its_own(sandbox: AsyncSandbox) -> None:
     assert (await sandbox.run(["cat", "file"])).returncode != 0
 
 
+@pytest.mark.long
 def test_a_program_without_an_event_loop_has_the_same_handle(sync_sandbox: SyncSandbox) -> None:
     with sync_sandbox.start(["cat"]) as process:
         process.write(b"hello")
@@ -125,6 +127,7 @@ def test_a_program_without_an_event_loop_has_the_same_handle(sync_sandbox: SyncS
         assert process.wait() == -15
 
 
+@pytest.mark.long
 def test_lines_of_a_file_are_read_while_the_program_runs(sync_sandbox: SyncSandbox) -> None:
     lines = io.BytesIO(b"line\n" * 50_000)
     assert sync_sandbox.run(["wc", "-l"], input=lines).stdout.split() == [b"50000"]

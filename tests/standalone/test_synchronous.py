@@ -184,7 +184,7 @@ def test_a_fork_of_the_process_has_no_sandbox_and_ends(tmp_path: Path) -> None:
     (program := tmp_path / "forking.py").write_text(FORKING)
     with fork_server.start([str(program)], cwd=tmp_path, environment=os.environ) as started:
         stdout, stderr = started.communicate(timeout=100)
-    told = b"this is the sandbox of another process, which has forked this one: open one here\n3 1\n\n"
+    told = b"this sandbox belongs to the process that forked this one: open one here\n3 1\n\n"
     assert stdout == told, stderr.decode()
 
 
@@ -204,4 +204,4 @@ def test_where_gevent_has_replaced_what_it_needs_it_says_so(tmp_path: Path) -> N
     told = subprocess.run(
         [sys.executable, "-c", GREEN], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
-    assert told.stdout.startswith("gevent has replaced modules of this process"), told.stderr
+    assert told.stdout.startswith("gevent has replaced modules that a sandbox needs"), told.stderr

@@ -245,7 +245,7 @@ async def test_wrong_use_is_said_at_once() -> None:
         CodeActProvider(WHERE, colour="red")
     with pytest.raises(SettingError, match="kind"):
         CodeActProvider(cast("Any", "virtual"))
-    with pytest.raises(SettingError, match="no function"):
+    with pytest.raises(SettingError, match="not a function"):
         CodeActProvider(WHERE, tools=[{"type": "web_search"}])
     async with agent_of([code("1")], context_providers=[CodeActProvider(WHERE)]) as (agent, _):
         with pytest.raises(MiddlewareFailure, match="async with"):

@@ -118,7 +118,7 @@ class AcquiredSandbox:
         if entry is None:
             raise FileNotFoundError(path)
         if entry.kind is not EntryKind.FILE:
-            raise OSError(f"{path!r} is no regular file")
+            raise OSError(f"{path!r} is not a regular file")
         if entry.size_bytes is None or entry.size_bytes > max_bytes:
             raise SandboxTransferCapExceeded(f"{path!r} has more than {max_bytes} bytes")
         return await self.sandbox.get(resolved)

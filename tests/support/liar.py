@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Mapping, Sequence
 
-from codeact_team.sandbox.base import Exit, Limits, Process, Sandbox
+from codeact_team.sandbox.base import Exit, Limits, Process, PythonIdentity, Sandbox
 from codeact_team.sandbox.system.framing import frame
 from codeact_team.session.protocol import Kind, ResultFrame
 from codeact_team.session.shipping import payload
@@ -84,8 +84,8 @@ class Liar(Sandbox):
     def python(self) -> str:
         return "python3"
 
-    async def python_identity(self) -> str:
-        return "nobody's"
+    async def python_identity(self) -> PythonIdentity:
+        return PythonIdentity("nobody's", "")
 
     @property
     def limits(self) -> Limits:

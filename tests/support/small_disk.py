@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -24,11 +25,26 @@ def small_disk(folder: Path, size: str) -> Generator[None]:
 
 
 @contextmanager
-def mounted(folder: Path, kind: str, options: str = "defaults") -> Generator[None]:
+def disk_that_clones(folder: Path, kind: str) -> Generator[None]:
+    """Within it, a file system of 400 MiB whose files can share blocks, ``btrfs`` or ``xfs``, is mounted. May skip the test."""
+    image = folder.with_suffix(".img")
+    image.touch()
+    os.truncate(image, 400 << 20)
+    if (make := shutil.which(f"mkfs.{kind}")) is None:
+        pytest.skip(f"there is no mkfs.{kind}")
+    subprocess.run([make, "-q", image], check=True, capture_output=True)
+    with mounted(folder, kind, "loop", image):
+        yield
+
+
+@contextmanager
+def mounted(
+    folder: Path, kind: str, options: str = "defaults", source: str | Path = "none"
+) -> Generator[None]:
     """Within it, a new file system of a kind is mounted at a directory that is made for it. May skip the test."""
     folder.mkdir(parents=True)
     mount = subprocess.run(
-        ["mount", "-t", kind, "-o", options, "none", folder], capture_output=True, text=True
+        ["mount", "-t", kind, "-o", options, source, folder], capture_output=True, text=True
     )
     if mount.returncode:
         pytest.skip(f"nothing can be mounted here: {mount.stderr}")

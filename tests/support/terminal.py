@@ -20,7 +20,7 @@ PASTE = "\x1b[200~{}\x1b[201~"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|.)")
 _SIGN_OF_LIFE = re.compile(
-    r"(?:[⠀-⣿] [^⠀-⣿\n]*? \d+:\d\d:\d\d(?: of \d+:\d\d:\d\d)?(?:: too many requests for the model's server)?)+\n?"
+    r"(?:[⠀-⣿] [^⠀-⣿\n]*? \d+:\d\d:\d\d(?: of \d+:\d\d:\d\d)?(?:: too many requests for the model's server at [^ \n]*)?)+\n?"
 )
 _PATIENCE = 90.0
 """Seconds: a busy machine needs some thirty for a prompt, and who waits for what never comes has no hurry."""

@@ -20,6 +20,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 from support.codeact import agent_of, own_session, py
 from support.openai_server import HttpError, Json, ScriptedServer, Text
+from support.variations import mostly_long
 from tracing_support import NUMBER, Spans, begin_of, context_of, end_of, told_of, tracing
 
 from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, current_dispatcher
@@ -221,6 +222,7 @@ async def test_tools_that_code_calls_side_by_side_are_children_of_its_block(span
     assert no_text_of(spans, "no such article")
 
 
+@pytest.mark.long
 async def test_attempts_side_by_side_are_spans_with_their_calls_and_blocks(spans: Spans):
     with Dispatcher() as dispatcher:
         telemetry.trace(dispatcher, str)
@@ -311,6 +313,7 @@ async def test_an_embedded_team_is_within_the_span_of_its_program(spans: Spans):
     assert whole == ["handle a request", "invoke_agent coder", "invoke_agent coder", chat.name]
 
 
+@pytest.mark.long
 async def test_a_dispatcher_of_one_s_own_tells_spans_once_however_many_teams_are_opened(spans: Spans):
     with Dispatcher():
         for _ in range(2):
@@ -383,7 +386,7 @@ async def test_a_question_to_a_person_is_a_span_and_its_answer_an_event(spans: S
     assert dict(approval.attributes or {})["codeact_team.tools.approvals.decision"] == "allowed"
 
 
-@pytest.mark.parametrize("contents", [False, True])
+@pytest.mark.parametrize("contents", mostly_long([False, True]))
 async def test_a_process_of_a_program_is_a_span(
     spans: Spans, contents: bool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -404,6 +407,7 @@ async def test_a_process_of_a_program_is_a_span(
     )
 
 
+@pytest.mark.long
 async def test_work_that_is_cancelled_ends_its_spans(spans: Spans):
     with Dispatcher() as dispatcher:
         telemetry.trace(dispatcher, str)

@@ -151,11 +151,11 @@ REFUSED: list[tuple[Any, str]] = [
     (_no_schema, "'_no_schema' has parameters of types that have no JSON schema"),
     (_no_description, r"_no_description cannot be a tool: .*Annotated\[type, 'what it is'\]"),
     (lambda: 1, "a lambda has no name"),
-    (Shop, "no function"),
-    (Shop(), "no function"),
-    (3, "no function"),
-    (len, "no function"),
-    (functools.partial(len), "no function"),
+    (Shop, "not a function"),
+    (Shop(), "not a function"),
+    (3, "not a function"),
+    (len, "not a function"),
+    (functools.partial(len), "not a function"),
     # what AutoGen's class takes, and fails with at the first call
     (FunctionTool(_many, "Text"), r"_many takes \*numbers; write its parameters out"),
     (FunctionTool(_by_position, "Text"), "_by_position takes 'number' by position only"),
@@ -175,7 +175,7 @@ def test_two_tools_of_the_same_name_are_refused() -> None:
 
 def test_a_tool_among_workbenches_is_refused() -> None:
     tool: Any = FunctionTool(documented, "Text")
-    with pytest.raises(SettingError, match="no workbench; a tool or a function belongs to 'tools'"):
+    with pytest.raises(SettingError, match="not a workbench; put tools and functions into 'tools'"):
         Toolbox([], [tool])
 
 

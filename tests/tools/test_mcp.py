@@ -24,6 +24,7 @@ from autogen_ext.tools.mcp import McpWorkbench, SseServerParams, StdioServerPara
 from support.fork_server import forked_by_command
 from support.mcp_server import PNG
 from support.serving import LISTING_SERVER, SERVER, mcp_over_http
+from support.variations import mostly_long
 
 from codeact_team.core.execution import Artifact
 from codeact_team.errors import WorkbenchError
@@ -386,23 +387,25 @@ async def test_a_workbench_with_its_own_way_of_calling_keeps_it(url: str) -> Non
 
 @pytest.mark.parametrize(
     ("params", "said"),
-    [
-        (
-            StdioServerParams(command="no-such-server", args=["--key", SECRET]),
-            r"'no-such-server' .*on the PATH",
-        ),
-        (StdioServerParams(command="false", env={"KEY": SECRET}), "'false' .*the server has ended"),
-        (
-            SseServerParams(url=f"http://127.0.0.1:1/sse?token={SECRET}"),
-            r"'http://127.0.0.1:1/sse' .*ConnectError",
-        ),
-        (
-            StreamableHttpServerParams(
-                url=f"http://user:{SECRET}@127.0.0.1:1/mcp", headers={"Authorization": SECRET}
+    mostly_long(
+        [
+            (
+                StdioServerParams(command="no-such-server", args=["--key", SECRET]),
+                r"'no-such-server' .*on the PATH",
             ),
-            r"'http://127.0.0.1:1/mcp' .*ConnectError",
-        ),
-    ],
+            (StdioServerParams(command="false", env={"KEY": SECRET}), "'false' .*the server has ended"),
+            (
+                SseServerParams(url=f"http://127.0.0.1:1/sse?token={SECRET}"),
+                r"'http://127.0.0.1:1/sse' .*ConnectError",
+            ),
+            (
+                StreamableHttpServerParams(
+                    url=f"http://user:{SECRET}@127.0.0.1:1/mcp", headers={"Authorization": SECRET}
+                ),
+                r"'http://127.0.0.1:1/mcp' .*ConnectError",
+            ),
+        ]
+    ),
 )
 async def test_a_server_that_does_not_start_is_named_without_secrets(
     params: Any, said: str, caplog: pytest.LogCaptureFixture

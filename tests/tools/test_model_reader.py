@@ -13,6 +13,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.tools import FunctionTool, StaticWorkbench, ToolOverride
 from pydantic import BaseModel, Field, JsonValue
+from support.variations import mostly_long
 
 from codeact_team.agents.codeact.reply import Misfit, OutputSchema
 from codeact_team.tools.model_reader import ModelReader
@@ -96,11 +97,11 @@ HONEST: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
 def test_what_would_take_for_ever_is_refused_at_once(value: JsonValue) -> None:
-    with pytest.raises(ValueError, match=r"the arguments may fit in so many ways, .* could take for ever"):
+    with pytest.raises(ValueError, match=r"the arguments may fit in so many ways, .* could take forever"):
         ModelReader(Everything).read(value)
 
 
-@pytest.mark.parametrize("value", HONEST.values(), ids=HONEST)
+@pytest.mark.parametrize("value", mostly_long(HONEST.values(), usual=2), ids=HONEST)
 def test_large_values_that_cost_little_are_read(value: JsonValue) -> None:
     assert ModelReader(Everything).read(value) == Everything.model_validate(value)
 
@@ -119,7 +120,7 @@ async def test_every_way_to_offer_a_function_is_bounded(way: str) -> None:
     assert offered is not None
     [piece] = await offered.call(offered.read({"numbers": [1, 2, 3]}), CancellationToken())
     assert piece in (3, "3")
-    with pytest.raises(ToolFailed, match="could take for ever"):
+    with pytest.raises(ToolFailed, match="could take forever"):
         offered.read({"numbers": [*ALIKE]})
     await toolbox.stop()
 

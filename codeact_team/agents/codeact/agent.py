@@ -47,11 +47,10 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
 
     Variables and conversation persist from run to run, until the agent is reset.
 
-    The settings are as in :class:`CodeActAgentConfig`, with objects in place of their configs. ``tools`` and
-    ``functions`` may hold Python functions; the source of ``functions`` is sent to the interpreter. ``approval_func`` and
-    ``approval_handler`` may be functions, too. Only functions that are given by import path can be dumped. Default of
-    ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a question is answered by a denial.
-    ``output_schema`` may be the class of a Pydantic model, whose JSON Schema is dumped:
+    ``tools`` and ``functions`` may hold Python functions; the source of ``functions`` is sent to the interpreter.
+    ``approval_func`` and ``approval_handler`` may be functions, too. Only functions that are given by import path can be
+    dumped. Default of ``approval_handler``: the one of :func:`codeact_team.asking`; if there is none, such a question is
+    answered by a denial. ``output_schema`` may be the class of a Pydantic model, whose JSON Schema is dumped:
     ``Model.model_validate_json(result.messages[-1].content)`` is the answer.
 
     Raises:
@@ -62,7 +61,68 @@ class CodeActAgent(ExecutingAgent[CodeActAgentConfig], Component[CodeActAgentCon
     component_provider_override = "codeact_team.CodeActAgent"
 
     @takes_settings(CodeActAgentConfig)
-    def __init__(self, settings: CodeActAgentConfig) -> None:
+    def __init__(self, settings: CodeActAgentConfig) -> None:  # noqa: D417 - the settings are its parameters
+        """An agent that solves a task by writing Python, running it in a persistent interpreter, and reading the result.
+
+        Args:
+            name: Name of the agent: unique in its team, and a Python identifier.
+            model_client: The model that writes code.
+            code_executor: Where the code runs: a session executor, whose interpreter keeps its variables.
+            max_pictures: The most pictures drawn by code, the latest ones, that are sent to a model with
+                vision at a time.
+            model_context: The part of the conversation that the model reads. Default: all of it. A CodeAct
+                agent's model always reads the task, the functions and the latest result.
+            memory: Stores that add what they know to the model's context at the start of each turn.
+            tools: Tools that the code may call, and that run on this machine: components, or import paths of
+                functions, `module:function`.
+            workbench: Workbenches whose tools the code may call, such as MCP servers.
+            tool_limits: Limits of tool calls.
+            approval: Rules that allow or deny code blocks and calls of tools, or have a person asked; the
+                first that fits decides.
+            approval_timeout: The fate of a question that nobody is there to answer: `deny`, or `park`. A run
+                that is parked waits until nothing else is under way, and ends. After `codeact-team answer`,
+                `codeact-team resume` continues it, on whatever day. The code that asked then runs again, and
+                its earlier calls get the same answers. If it could reach more than its workspace, such as a
+                network, it does not run again. Its outcome is reported as unknown, its variables are lost,
+                and it has to ask again. In a run that is not recorded, the question is denied.
+            approval_handler: Import path, `module:function`, of the function that is asked. Default: the
+                person at the terminal.
+            approval_func: Import path, `module:function`, of a function that approves or denies each
+                execution.
+            model_client_stream: Whether the model's words are streamed.
+            stream_output: Whether the code's output is streamed while it runs.
+            rollback_on_error: Whether the variables, and the files of the workspace, are rolled back after
+                code that fails, so that the next attempt does not begin with half of the changes. Needs a
+                session executor. Calls of tools, and effects outside the workspace, are not undone. Nothing
+                is rolled back if variables cannot be copied: while code holds files open for writing,
+                sockets, threads or processes; that is reported.
+            max_steps: The most replies of the model, with or without code, in one run.
+            max_seconds: Wall-clock time of one run in seconds, without the time that a person takes to
+                approve. Then the current step is stopped, and one last call of at most 30 seconds makes the
+                answer.
+            max_tokens: Tokens of one run, prompts included; a last call that makes the answer is not counted.
+            functions: Functions that the code can call: import paths, `module:function`, of functions in the
+                image.
+            handoffs: Agents that the work can be handed to, in a Swarm: their names, or more about each.
+            description: Description of the agent, for whoever selects the next speaker.
+            system_message: The model's instructions, with `$functions` and `$tools` where these are to be
+                described; empty for none. The sandbox is described at `$sandbox`, or at the end.
+            max_retries_on_error: The most errors in a row that the model may repair; it decides each time
+                whether that is worth it. Default: an error is a result like any other.
+            max_reflections: The most times that a reflection on the answer sends the agent back to work.
+                Default: there is no reflection.
+            attempts: The number of attempts at a task that are made in parallel. Each has a fork of the
+                session with the current variables and files, and its own conversation and limits. The model
+                then chooses the best answer, and the agent continues with the variables, files and
+                conversation of that attempt. The others are dropped, but their cost counts. Until then only
+                tools in `tool_limits.repeatable` are called. Only one attempt is made if variables cannot be
+                copied: while code holds files open for writing, sockets, threads or processes; that is
+                reported. A model at temperature 0 makes the same attempt each time.
+            output_schema: A JSON Schema for the answer, which is the argument of `final_answer` in the code,
+                or a reply that is nothing but JSON. The message of the answer then is that JSON. The model is
+                told if its answer does not fit, and goes on within its limits; when these are reached, there
+                is no answer. Default: an answer is any text.
+        """
         output = None if settings.output_schema is None else OutputSchema(settings.output_schema)
         client = wrap_client(settings.model_client)
         super().__init__(settings, settings.description, client, settings.code_executor)

@@ -238,8 +238,8 @@ def _read(function: Function) -> GivenFunction:
     given = _shipped(source, origin=origin, imports=imports)
     if function.python_packages:
         raise SettingError(
-            f"functions: {given.name!r} asks for the packages {', '.join(function.python_packages)}, which are not "
-            "installed from here: use an image that has them, and leave python_packages empty"
+            f"functions: {given.name!r} asks for the packages {', '.join(function.python_packages)}, which cannot "
+            "be installed this way: use an image that has them, and leave python_packages empty"
         )
     return given
 
@@ -273,8 +273,8 @@ def _source(function: object) -> str:
     name = getattr(function, "__qualname__", None) or repr(function)
     if not isinstance(function, FunctionType):
         raise SettingError(
-            f"functions: {name} is a {type(function).__name__}; what can be given is a function written with 'def', or "
-            "the import path of one, `module:function`"
+            f"functions: {name} is a {type(function).__name__}; give a function written with 'def', or the import path "
+            "of one, `module:function`"
         )
     scope = function.__qualname__.rpartition(".")[0]
     if scope and not scope.endswith("<locals>"):
@@ -360,8 +360,8 @@ def check_places(system_message: str, **given: bool) -> None:
     for name, is_given in given.items():
         if is_given and name not in places:
             raise SettingError(
-                f"{name}: the model would not know of them; write ${name} in system_message, where they are to be "
-                "described"
+                f"{name}: the model would not know of them; write ${name} into system_message, where they should "
+                "be described"
             )
 
 
@@ -375,12 +375,7 @@ def render(system_message: str, functions: Sequence[GivenFunction], tools: str, 
     return _GAP.sub("\n\n", text).strip()
 
 
-class CodeActAgentConfig(Limits, ExecutingConfig):
-    """Settings of :class:`~codeact_team.CodeActAgent`.
-
-    It solves a task by writing Python, running it in a persistent interpreter, and reading the result.
-    """
-
+class CodeActAgentConfig(Limits, ExecutingConfig):  # noqa: D101 - editors show that of the class with these settings
     model_client: Annotated[ChatCompletionClient, in_config(ComponentModel)] = Field(kw_only=False)
     """The model that writes code."""
     code_executor: Annotated[CodeExecutor, in_config(ComponentModel)] = Field(kw_only=False)

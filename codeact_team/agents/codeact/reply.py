@@ -169,7 +169,7 @@ class Handoffs:
         self._by_name = {one.name: one for one in full}
         if len(self._by_name) < len(full):
             names = ", ".join(one.name for one in full)
-            raise SettingError(f"handoffs: each must have a name of its own, but there are {names}")
+            raise SettingError(f"handoffs: names must differ, but they are {names}")
         if full and not model_client.model_info["function_calling"]:
             raise SettingError("handoffs: the model of model_client cannot call tools, which they need")
         self._tools = {one.name: one.handoff_tool for one in full}
@@ -343,12 +343,14 @@ class OutputSchema:
         """The JSON of the argument of ``final_answer``; a :class:`Misfit` if that does not fit."""
         text = result.answer or ""
         if not result.answer_is_json and result.answer_problem:
-            raise Misfit(f"final_answer was called with what is no JSON: {_quoted(result.answer_problem)}")
+            raise Misfit(
+                f"final_answer was called with a value that is not JSON: {_quoted(result.answer_problem)}"
+            )
         try:
             # an interpreter may say what it likes
             value = json.loads(text) if result.answer_is_json else text
         except (ValueError, RecursionError):
-            raise Misfit("final_answer was called with what is no JSON") from None
+            raise Misfit("final_answer was called with a value that is not JSON") from None
         return self._fitting(value)
 
     def of_words(self, text: str) -> str:

@@ -134,8 +134,8 @@ async def install(
             raise
     if code != 0:
         raise SandboxError(
-            f"the packages {requested} cannot be had for {interpreter}; only wheels are used, as nothing of a package "
-            f"may run on this machine. uv says:\n{said}"
+            f"the packages {requested} cannot be installed for {interpreter}; only wheels are used, because no code of "
+            f"a package may run on this machine. uv says:\n{said}"
         )
 
 

@@ -119,28 +119,29 @@ class Layers:
         """Keep the description of a Python."""
         _write(self.root / "interpreters" / identity, interpreter.model_dump_json())
 
-    def find(self, requested: Requested, interpreter: PythonDescription) -> Layer | None:
-        """The layer with the packages, if it exists. Raises a ``SandboxError`` if such a Python can have none."""
-        return self._requested(self._request_path(requested, interpreter))
+    def find(self, requested: Requested, python: str) -> Layer | None:
+        """The layer with the packages for the Python with this key, if it exists."""
+        return self._requested(self._request_path(requested, python))
 
     async def provide(
         self,
         requested: Requested,
         interpreter: PythonDescription,
+        python: str,
         compile_modules: Compile,
         report: Callable[[str], None],
     ) -> Layer:
         """Find or make the layer with the packages for a Python. It is not checked against its manifest.
 
-        ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had.
+        ``python`` is its key, and ``report`` gets a line of progress now and then. Raises a ``SandboxError`` if the packages cannot be had.
         """
-        request = self._request_path(requested, interpreter)
+        request = self._request_path(requested, python)
         if (layer := self._requested(request)) is not None:
             return layer
         # two processes may make the same one; in this one, the second finds it
         async with _making:
             if (layer := self._requested(request)) is None:
-                layer = await self._make(requested, interpreter, compile_modules, report)
+                layer = await self._make(requested, interpreter, python, compile_modules, report)
                 _write(request, layer.path.name)
         return layer
 
@@ -154,7 +155,7 @@ class Layers:
         except (FileNotFoundError, ValueError):
             return ["its manifest"]
         except OSError as error:
-            return [f"what cannot be read: {error}"]
+            return [f"unreadable files: {error}"]
 
     def remove(self, layer: Layer) -> bool:
         """Remove a layer unless a sandbox uses it. Returns whether it is gone. Blocks."""
@@ -184,6 +185,7 @@ class Layers:
         self,
         requested: Requested,
         interpreter: PythonDescription,
+        python: str,
         compile_modules: Compile,
         report: Callable[[str], None],
     ) -> Layer:
@@ -193,27 +195,24 @@ class Layers:
             unpacked, made = building / "unpacked", building / "layer"
             await install(requested, interpreter, unpacked / PACKAGES, report)
             await to_the_end(asyncio.to_thread(_tidy, unpacked))
-            manifest, new = await to_the_end(asyncio.to_thread(self._fill, made, unpacked, interpreter))
-            if any(wheel.modules for wheel in new):
+            manifest, new = await to_the_end(asyncio.to_thread(self._fill, made, unpacked, python))
+            if modules := [[made / path for path in wheel.modules] for wheel in new if wheel.modules]:
                 report("compiling the modules in the sandbox")
+                await _compile_side_by_side(modules, compile_modules)
             for wheel in new:
-                if wheel.modules:
-                    await compile_modules([made / path for path in wheel.modules])
                 manifest |= await asyncio.to_thread(wheel.with_compiled, made, interpreter.cache_tag)
             return await to_the_end(asyncio.to_thread(self._keep, made, manifest, interpreter))
         finally:
             await to_the_end(asyncio.to_thread(_remove, building))
 
-    def _fill(
-        self, made: Path, unpacked: Path, interpreter: PythonDescription
-    ) -> tuple[Manifest, list[Wheel]]:
+    def _fill(self, made: Path, unpacked: Path, python: str) -> tuple[Manifest, list[Wheel]]:
         """Put wheels into a new layer: from other layers with a part of the manifest, or new, which are to be compiled."""
         kept = KeptWheels(self._manifests())
         manifest: Manifest = {}
         new: list[Wheel] = []
-        for wheel in wheels_in(unpacked, interpreter):
+        for wheel in wheels_in(unpacked, python):
             if (linked := kept.link(wheel.key, made)) is None:
-                new.append(copied(wheel, unpacked, made, interpreter))
+                new.append(copied(wheel, unpacked, made, python))
             else:
                 manifest |= linked
         return manifest, new
@@ -273,14 +272,31 @@ class Layers:
         # the cache may have been moved, or tidied by hand
         return layer.model_copy(update={"path": path}) if path.is_dir() else None
 
-    def _request_path(self, requested: Requested, interpreter: PythonDescription) -> Path:
-        return self.root / "requests" / requested.digest(interpreter)
+    def _request_path(self, requested: Requested, python: str) -> Path:
+        return self.root / "requests" / requested.digest(python)
 
     def _record_path(self, name: str) -> Path:
         return self.root / "layers" / f"{name}.json"
 
     def _manifest_path(self, name: str) -> Path:
         return self.root / "manifests" / f"{name}.json"
+
+
+async def _compile_side_by_side(wheels: Sequence[Sequence[Path]], compile_modules: Compile) -> None:
+    """Compile the modules of each wheel by itself, as many at once as this machine has processors, the largest first."""
+    places = FairLock(os.cpu_count() or 1)
+
+    async def compile_one(modules: Sequence[Path]) -> None:
+        async with places:
+            await compile_modules(modules)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for modules in sorted(wheels, key=len, reverse=True):
+                group.create_task(compile_one(modules))
+    except BaseExceptionGroup as failures:
+        # what else has failed meanwhile has failed for the same reason, such as an engine that is gone
+        raise failures.exceptions[0] from None
 
 
 def _tidy(directory: Path) -> None:

@@ -66,10 +66,12 @@ def stamp_of(directory: Path) -> str:
 
 
 def digest_of(manifest: Manifest) -> str:
-    """A digest of the content, which is the same whenever and wherever the files were made."""
+    """A digest of the wheels, which is the same whenever and wherever a Python from one origin has compiled them."""
     # two compilations of one module may differ
     content = "".join(
-        f"{path}\0{file.digest}\n" for path, file in manifest.items() if not path.endswith(".pyc")
+        f"{path}\0{file.digest} {file.wheel}\n"
+        for path, file in manifest.items()
+        if not path.endswith(".pyc")
     )
     return hashlib.sha256(content.encode(errors="surrogateescape")).hexdigest()
 

@@ -84,7 +84,7 @@ class _Answers:
         """Raise a ``SandboxError`` if a module is left."""
         if self._left:
             said = bytes(self._data[-300:]).decode(errors="replace").strip()
-            raise SandboxError(f"the sandbox's Python does not compile the packages, but says: {said!r}")
+            raise SandboxError(f"the sandbox's Python does not compile the packages; it says: {said!r}")
 
 
 logger = logging.getLogger(__name__)
@@ -117,6 +117,7 @@ class Provision:
         self._writable = writable
         self._held = ExitStack()
         self._interpreter: PythonDescription | None = None
+        self._origin = ""
         self._asking = FairLock()
         self._checking: asyncio.Future[list[str]] | None = None
         self.layer: Layer | None = None
@@ -149,9 +150,9 @@ class Provision:
         if not self.is_provided:
             self._refuse_what_code_could_change()
             interpreter = await self.interpreter()
-            compiling = partial(self._compile, interpreter.cache_tag)
+            compiling, python = partial(self._compile, interpreter.cache_tag), interpreter.key(self._origin)
             while self.layer is None:
-                layer = await self._layers.provide(self._requested, interpreter, compiling, report)
+                layer = await self._layers.provide(self._requested, interpreter, python, compiling, report)
                 # somebody may just have removed it
                 with suppress(FileNotFoundError):
                     self._held.enter_context(layer.held())
@@ -160,7 +161,8 @@ class Provision:
 
     async def found(self) -> Layer | None:
         """The layer with the packages, if it exists already. Raises a ``SandboxError`` as :meth:`provide`."""
-        return self._layers.find(self._requested, await self.interpreter())
+        interpreter = await self.interpreter()
+        return self._layers.find(self._requested, interpreter.key(self._origin))
 
     async def interpreter(self) -> PythonDescription:
         """The sandbox's Python. A temporary sandbox asks it once, and the cache directory keeps the answer.
@@ -178,8 +180,8 @@ class Provision:
             path = directory.resolve()
             if root.is_relative_to(path) or path.is_relative_to(root):
                 raise SandboxError(
-                    f"code could change the packages that all sandboxes share: they are kept in {root}, and it can write "
-                    f"to {path}. Give it another directory, or set XDG_CACHE_HOME to another one"
+                    f"code could change the packages that all sandboxes share: they are kept in {root}, and the code can "
+                    f"write to {path}. Give the code another directory, or set XDG_CACHE_HOME to another one"
                 )
 
     def begin_check(self) -> None:
@@ -205,7 +207,9 @@ class Provision:
         """Remove a layer that was changed; the next :meth:`provide` makes it anew."""
         assert self.layer is not None, "it has been looked at"
         layer = self.layer
-        logger.warning("the packages in %s were changed since they were made: they are made anew", layer.path)
+        logger.warning(
+            "the packages in %s were changed since they were made: they are made again", layer.path
+        )
         await self.release()
         await asyncio.to_thread(self._layers.remove, layer)
 
@@ -221,7 +225,9 @@ class Provision:
 
     async def _ask(self) -> PythonDescription:
         unstarted = self._make_sandbox(_NO_WORKSPACE)
-        identity = hashlib.sha256((await unstarted.python_identity()).encode()).hexdigest()
+        found = await unstarted.python_identity()
+        self._origin = found.origin
+        identity = hashlib.sha256("\0".join(found).encode()).hexdigest()
         if (known := self._layers.interpreter(identity)) is not None:
             return known
         async with processes_in_throw_away(self._make_sandbox) as processes:
@@ -256,5 +262,5 @@ async def interpreter_in(processes: ProcessServer) -> PythonDescription:
     try:
         result = await processes.run(request)
     except OSError as error:
-        raise SandboxError(f"the sandbox's Python does not say what it is: {error}") from error
+        raise SandboxError(f"the sandbox's Python does not describe itself: {error}") from error
     return read_description(result.stdout)

@@ -74,6 +74,10 @@ class PythonDescription(BaseModel):
         kind = "" if self.implementation == "cpython" else f" ({self.implementation})"
         return f"Python {self.version}{kind}"
 
+    def key(self, origin: str) -> str:
+        """What decides which packages fit a Python that comes from ``origin``, and who may use what it has compiled."""
+        return f"{self.version} {self.platform} {self.cache_tag} {origin}"
+
     @property
     def _is_musl(self) -> bool:
         return "musl" in self.soabi
@@ -84,18 +88,18 @@ class PythonDescription(BaseModel):
         machine = _MACHINES.get(self.machine.lower())
         if self.implementation != "cpython" or self.free_threaded or machine is None:
             raise SandboxError(
-                f"packages cannot be chosen for {self}: they can for CPython with its lock, on x86_64 and aarch64. Use an "
-                "image that has the packages, and leave out `packages`"
+                f"packages cannot be added to {self}, only to CPython with the GIL, on x86_64 and aarch64. Use an image "
+                "that has the packages, and leave out `packages`"
             )
         if self._is_musl:
             return f"{machine}-unknown-linux-musl"
         if self.libc[0] != "glibc" or (found := _GLIBC.match(self.libc[1])) is None:
             raise SandboxError(
-                f"packages cannot be chosen for {self}: use an image with glibc or musl, or one that has the packages"
+                f"packages cannot be added to {self}: use an image with glibc or musl, or one that has the packages"
             )
         fitting = [minor for minor in _GLIBCS if minor <= int(found[1])]
         if not fitting:
-            raise SandboxError(f"packages cannot be chosen for {self}: glibc has to be 2.17 or newer")
+            raise SandboxError(f"packages cannot be added to {self}: it needs glibc 2.17 or newer")
         return f"{machine}-manylinux_2_{fitting[-1]}"
 
 
@@ -112,7 +116,7 @@ def read_description(said: bytes) -> PythonDescription:
         return PythonDescription.model_validate_json(said)
     except ValidationError:
         words = said[:300].decode(errors="replace").strip()
-        raise SandboxError(f"the sandbox's Python does not say what it is, but: {words!r}") from None
+        raise SandboxError(f"the sandbox's Python does not describe itself; it says: {words!r}") from None
 
 
 _CONTINUED = re.compile(r"\\\r?\n")
@@ -150,23 +154,23 @@ def _read_lock(file: Path) -> str:
     """Read a lock. Raises a ``SettingError`` if it is none, or names a package that would have to be built."""
     text = _text(file, _MOST)
     if _LONG_KEY.search(text):
-        raise SettingError(f"packages_file: {file} is no lock: it has a key of more than 50 parts")
+        raise SettingError(f"packages_file: {file} is not a lock: it has a key of more than 50 parts")
     try:
         lock: dict[str, Any] = tomllib.loads(text)
     except ValueError as error:
         raise SettingError(f"packages_file: {file}: {cut(str(error), _MAX_SHOWN)}") from None
     except RecursionError:
-        raise SettingError(f"packages_file: {file} is no lock: it is nested too deeply") from None
+        raise SettingError(f"packages_file: {file} is not a lock: it is nested too deeply") from None
     packages = lock.get("packages", [])
     if not isinstance(packages, list) or not all(
         isinstance(each, dict) for each in cast(list[Any], packages)
     ):
-        raise SettingError(f"packages_file: {file} is no lock: its `packages` are no tables")
+        raise SettingError(f"packages_file: {file} is not a lock: its `packages` are not tables")
     for package in cast(list[dict[str, Any]], packages):
         if "directory" in package:
             raise SettingError(
-                f"packages_file: {file}: {cut(str(package.get('name')), _MAX_SHOWN)} is a directory, and nothing is built on this "
-                "machine: name a wheel"
+                f"packages_file: {file}: {cut(str(package.get('name')), _MAX_SHOWN)} is a directory, and packages are not built on "
+                "this machine: name a wheel"
             )
     return text
 
@@ -222,8 +226,8 @@ class _Reading:
                 into.append(option)
             elif option not in ("--only-binary", "--prefer-binary", "--require-hashes"):
                 raise SettingError(
-                    f"packages_file: {file}:{number}: {cut(option, _MAX_SHOWN)} is not taken: only wheels are used, and nothing is "
-                    "built on this machine"
+                    f"packages_file: {file}:{number}: {cut(option, _MAX_SHOWN)} is not supported: only wheels are used, and "
+                    "packages are not built on this machine"
                 )
 
 
@@ -240,11 +244,11 @@ def _text(file: Path, most: int) -> str:
     try:
         return read_regular(file, most).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingError(f"packages_file: {file} is no UTF-8 text") from None
+        raise SettingError(f"packages_file: {file} is not UTF-8 text") from None
     except OSError as error:
         why = error.strerror
         if error.errno == errno.EFBIG:
-            why = f"with the files that it includes, it may have {_MOST:,} bytes, and has more"
+            why = f"with the files that it includes, it has more than {_MOST:,} bytes"
         raise SettingError(f"packages_file: {file} cannot be read: {why}") from None
 
 
@@ -265,7 +269,7 @@ def _wheel(place: str, directory: Path) -> str:
     """The requirement for a wheel that is given only by its path or address."""
     name = place.rpartition("/")[2]
     if len(name) > _LONGEST_NAME:
-        raise InvalidWheelFilename(f"no file has a name of more than {_LONGEST_NAME} characters")
+        raise InvalidWheelFilename(f"a file name has at most {_LONGEST_NAME} characters")
     return f"{parse_wheel_filename(name)[0]} @ {place if '://' in place else (directory / place).resolve().as_uri()}"
 
 
@@ -275,11 +279,11 @@ def _requirement(line: str, file: Path, number: int) -> str:
         if wanted.endswith(".whl") and "@" not in wanted:
             wanted = _wheel(wanted, file.parent)
         if (wrong := next((each for each in hashes if not _HASH.fullmatch(each)), None)) is not None:
-            raise InvalidRequirement(f"{cut(wrong, _MAX_SHOWN)!r} is no hash")
+            raise InvalidRequirement(f"{cut(wrong, _MAX_SHOWN)!r} is not a hash")
         return " ".join([str(_parsed(wanted)), *(f"--hash={each}" for each in hashes)])
     except (InvalidRequirement, InvalidWheelFilename) as error:
         why, shown = str(error).partition("\n")[0], cut(wanted, _MAX_SHOWN)
-        raise SettingError(f"packages_file: {file}:{number}: {shown!r} is no requirement: {why}") from None
+        raise SettingError(f"packages_file: {file}:{number}: {shown!r} is not a requirement: {why}") from None
 
 
 def _parsed(requirement: str) -> Requirement:
@@ -305,7 +309,7 @@ class Requested:
             try:
                 _parsed(one)
             except InvalidRequirement as error:
-                raise SettingError(f"packages: {one!r} is no requirement: {error}") from None
+                raise SettingError(f"packages: {one!r} is not a requirement: {error}") from None
         if self.file is not None:
             try:
                 os.close(open_regular(self.file))
@@ -341,9 +345,9 @@ class Requested:
         names = [_parsed(_HASH_OPTION.split(line)[0]).name for line in named]
         return frozenset(map(canonicalize_name, [*names, *(str(each.get("name")) for each in locked)]))
 
-    def digest(self, interpreter: PythonDescription) -> str:
-        """A digest of the requirements and the kind of Python. Reads the files. Raises a ``SettingError``."""
+    def digest(self, python: str) -> str:
+        """A digest of the requirements and the key of a Python. Reads the files. Raises a ``SettingError``."""
         lines = self.lines()
         locked = "" if self.lock is None else _read_lock(self.lock)
-        asked = [lines.requirements, lines.constraints, locked, interpreter.version, interpreter.platform]
+        asked = [lines.requirements, lines.constraints, locked, python]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()

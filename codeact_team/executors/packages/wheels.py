@@ -1,7 +1,8 @@
 """The wheels in a directory of packages: each is compiled by itself, and once. Sets that have it share its files by hard links.
 
 A wheel is known by its content. So it does not matter where it came from, or what it says of itself: what was compiled
-from one content is never taken for another. What one wheel compiles to depends on no other wheel.
+from one content is never taken for another. What one wheel compiles to depends on no other wheel. It does depend on the
+Python that compiles it: what that of one image has made is in no sandbox of another image.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeact_team.executors.packages.manifests import File, Manifest, file_at, is_still, make_manifest
-from codeact_team.executors.packages.requirements import PythonDescription
 
 PACKAGES = "site-packages"
 """Where the wheels are unpacked, within the directory of a set."""
@@ -29,7 +29,7 @@ class Wheel:
     """What a wheel has brought, without what it was compiled to.
 
     Attributes:
-        key: A digest of its files, and of the Python that compiles them.
+        key: A digest of its files, and of the key of the Python that compiles them.
         files: The files by their paths within the directory of the set.
     """
 
@@ -37,11 +37,10 @@ class Wheel:
     files: Manifest
 
     @staticmethod
-    def of(files: Manifest, interpreter: PythonDescription) -> Wheel:
-        """The wheel that has brought these files, for a Python."""
+    def of(files: Manifest, python: str) -> Wheel:
+        """The wheel that has brought these files, for the Python with this key."""
         content = "".join(f"{path}\0{file.digest}\n" for path, file in sorted(files.items()))
-        python = f"{interpreter.version} {interpreter.platform} {interpreter.cache_tag}\n"
-        key = hashlib.sha256(f"{python}{content}".encode(errors="surrogateescape")).hexdigest()[:32]
+        key = hashlib.sha256(f"{python}\n{content}".encode(errors="surrogateescape")).hexdigest()[:32]
         return Wheel(key, {path: file._replace(wheel=key) for path, file in files.items()})
 
     @property
@@ -62,14 +61,14 @@ def compiled_path(module: Path, cache_tag: str) -> Path:
     return module.parent / "__pycache__" / f"{module.stem}.{cache_tag}.pyc"
 
 
-def wheels_in(directory: Path, interpreter: PythonDescription) -> list[Wheel]:
-    """The wheels that are unpacked in a directory, for a Python. What none names counts as one. Reads every file."""
+def wheels_in(directory: Path, python: str) -> list[Wheel]:
+    """The wheels that are unpacked in a directory, for the Python with this key. What none names counts as one. Reads every file."""
     left = make_manifest(directory)
     parts: list[Manifest] = []
     for record in filter(_RECORD.fullmatch, list(left)):
         names = (f"{PACKAGES}/{path_in(line)}" for line in record_lines(directory / record))
         parts.append({name: left.pop(name) for name in names if name in left})
-    return [Wheel.of(files, interpreter) for files in [*parts, left] if files]
+    return [Wheel.of(files, python) for files in [*parts, left] if files]
 
 
 def record_lines(record: Path) -> list[str]:
@@ -113,12 +112,12 @@ class KeptWheels:
         return None
 
 
-def copied(wheel: Wheel, source: Path, target: Path, interpreter: PythonDescription) -> Wheel:
+def copied(wheel: Wheel, source: Path, target: Path, python: str) -> Wheel:
     """Put a wheel that is unpacked into the directory of a new set. Returns it as it is there. Reads every file. Blocks."""
     for path in wheel.files:
         _place(source / path, target / path, shutil.copy2)
     # somebody else may have changed a file meanwhile
-    return Wheel.of({path: file_at(target / path) for path in wheel.files}, interpreter)
+    return Wheel.of({path: file_at(target / path) for path in wheel.files}, python)
 
 
 def _is_unchanged(path: Path, known: File) -> bool:

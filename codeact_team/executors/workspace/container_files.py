@@ -72,12 +72,14 @@ class ContainerFiles(WorkspaceFiles):
         try:
             said = await self._run(_PUT, [], lambda: to_the_end(asyncio.to_thread(next, pieces, b"")))
         except OSError as error:
-            raise SandboxError(f"data: it cannot be copied into the container: {error.strerror}") from error
+            raise SandboxError(
+                f"data: the files cannot be copied into the container: {error.strerror}"
+            ) from error
         finally:
             pieces.close()
         if said != _DONE:
             why = said.decode(errors="replace").strip("\0\n") or "its program was killed"
-            raise SandboxError(f"data: it cannot be copied into the container: {why}")
+            raise SandboxError(f"data: the files cannot be copied into the container: {why}")
 
     async def remove(self, paths: Sequence[str]) -> None:
         for start in range(0, len(paths), _MAX_NAMES):
@@ -108,7 +110,7 @@ class ContainerFiles(WorkspaceFiles):
         finally:
             await process.aclose()
         if left:
-            raise OSError(errno.EIO, "it could not be read to its end")
+            raise OSError(errno.EIO, "it could not be read completely")
 
     async def add(self, name: str, data: bytes) -> str:
         for candidate in islice(numbered(name), _MAX_NAMES):
@@ -118,7 +120,7 @@ class ContainerFiles(WorkspaceFiles):
                 return candidate
             if said != b"taken":
                 break
-        raise OSError(errno.EIO, "the container does not take it")
+        raise OSError(errno.EIO, "the container has not stored it")
 
     async def _run(
         self,
@@ -141,7 +143,7 @@ class ContainerFiles(WorkspaceFiles):
             return bytes(said)
         except TimeoutError as error:
             raise SandboxError(
-                f"a program in the container does nothing for {_SILENCE:g} s: its files are out of reach"
+                f"a program in the container has done nothing for {_SILENCE:g} s: its files cannot be reached"
             ) from error
         finally:
             await process.aclose()

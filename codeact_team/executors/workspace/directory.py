@@ -187,7 +187,7 @@ class WorkspaceDirectory:
             try:
                 await to_the_end(asyncio.to_thread(directory.remove))
             except OSError as error:
-                logger.warning("temporary files left in %s: %s", directory.path, error)
+                logger.warning("temporary files are left in %s: %s", directory.path, error)
 
     def _remove_temporary_files(self) -> None:
         paths, self._temporary_files = self._temporary_files, set()
@@ -208,7 +208,9 @@ class WorkspaceDirectory:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                logger.warning("%s, which is temporary, is left: %s", self._work_dir / path, error)
+                logger.warning(
+                    "the temporary directory %s could not be removed: %s", self._work_dir / path, error
+                )
 
 
 _INTERVAL = 1.0
@@ -266,8 +268,8 @@ class Quota:
             self._before = await to_the_end(asyncio.to_thread(_count, directories))
         except OSError as error:
             raise SandboxError(
-                f"what is in {', '.join(map(str, directories))} cannot be counted: {error}; set `workspace_mib` and "
-                "`workspace_files` to null to go on without a limit"
+                f"the contents of {', '.join(map(str, directories))} cannot be counted: {error}; set `workspace_mib` "
+                "and `workspace_files` to null to go on without a limit"
             ) from error
 
     @asynccontextmanager
@@ -343,7 +345,7 @@ class Quota:
         return now
 
     def _uncountable(self, error: OSError) -> str:
-        return f"{self._field}: {self._mib}, and what there is cannot be counted: {error}"
+        return f"{self._field}: {self._mib}, but the contents cannot be counted: {error}"
 
     def _exceeded(self, before: _Usage, now: _Usage) -> str | None:
         if self._mib is not None and now.size - before.size > self._mib * MIB:

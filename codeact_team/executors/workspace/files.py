@@ -94,7 +94,7 @@ def is_ours(name: str) -> bool:
 def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = MappingProxyType({})) -> Changes:
     """List the files made or changed between two snapshots, and the files of ``earlier`` changes that still exist."""
     if not before.is_whole:
-        remark = f"the workspace had more than {MAX_SEEN:,} files before, so what is new is not known"
+        remark = f"the workspace had more than {MAX_SEEN:,} files before, so new files cannot be told apart"
         return Changes(remark=remark)
     changed = [
         ChangedFile(
@@ -107,13 +107,13 @@ def compare(before: Snapshot, now: Snapshot, earlier: Mapping[str, Change] = Map
     ]
     remarks: list[str] = []
     if (left_out := len(changed) - _MAX_CHANGES) > 0:
-        remarks.append(f"{left_out:,} more files were made or changed, and are left out")
+        remarks.append(f"{left_out:,} more files were made or changed, and are not listed")
     if (others := now.others - before.others) > 0:
         remarks.append(f"links and the like are not listed: {others:,}")
     if not now.is_whole:
-        remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were looked at")
+        remarks.append(f"the workspace has more than {MAX_SEEN:,} files, and not all were checked")
     if (unseen := now.unseen - before.unseen) > 0:
-        remarks.append(f"directories that cannot be read, or are too deep, were not looked into: {unseen:,}")
+        remarks.append(f"directories that cannot be read, or are too deep, were not checked: {unseen:,}")
     return Changes(changed[:_MAX_CHANGES], "; ".join(remarks))
 
 
@@ -178,6 +178,10 @@ class WorkspaceFiles(ABC):
         Raises a ``SettingError`` if something else has one of the names, and a ``SandboxError`` if it cannot be copied.
         """
 
+    async def clones(self, one: Given) -> bool:
+        """Whether a copy of a file takes neither time nor room, until the code changes it."""
+        return False
+
     @abstractmethod
     async def remove(self, paths: Sequence[str]) -> None:
         """Remove files, as a snapshot names them. A missing one is ignored. Raises a ``SandboxError``."""
@@ -220,6 +224,9 @@ class HostFiles(WorkspaceFiles):
     async def put(self, given: Sequence[Given], *, replace: bool = False) -> None:
         if given:
             await _in_thread(lambda stop: self._put(given, stop, replace=replace))
+
+    async def clones(self, one: Given) -> bool:
+        return await to_the_end(asyncio.to_thread(self._clones, one))
 
     async def remove(self, paths: Sequence[str]) -> None:
         try:
@@ -300,11 +307,18 @@ class HostFiles(WorkspaceFiles):
                         f"data: {one.source} cannot be copied into the workspace: {error.strerror}"
                     ) from error
 
+    def _clones(self, one: Given) -> bool:
+        # what is wrong will be found when it is put there
+        with suppress(OSError), opened(self._directory) as top, one.open() as source:
+            with Directory(top).new_file(os.path.basename(one.path)) as new:
+                return new.clone(source.fileno(), one.size)
+        return False
+
     def _taken(self, one: Given) -> SettingError:
         place = os.path.join(self._name, one.path)
         return SettingError(
-            f"data: {one.source} would be {one.path} in the workspace {self._name}, where there is another one of that "
-            f"name, which is not overwritten, as you or the code may need it: remove it (rm {shlex.quote(place)}), or rename one "
+            f"data: {one.source} would be {one.path} in the workspace {self._name}, where another file has that name, "
+            f"and is not overwritten, as you or the code may need it: remove it (rm {shlex.quote(place)}), or rename one "
             "of them; without a work_dir, each run has a workspace of its own"
         )
 
@@ -358,6 +372,8 @@ def _put(one: Given, directory: Directory, stop: threading.Event, *, replace: bo
 
 def _copy(source: int, new: NewFile, size: int, stop: threading.Event) -> None:
     """Copy as many bytes as the file had at first: one that grows meanwhile would have no end."""
+    if new.clone(source, size):
+        return
     while size and (data := os.read(source, min(size, _CHUNK))):
         _raise_if(stop)
         new.write(data)

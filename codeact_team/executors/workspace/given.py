@@ -131,7 +131,7 @@ class GivenData:
             if name in ("", ".."):
                 name = Path(path).resolve().name
             if not name:
-                raise SettingError(f"data: {path!r} has no name to give to a copy")
+                raise SettingError(f"data: {path!r} has no name that a copy could have")
             if name in names:
                 raise SettingError(
                     f"data: {names[name]} and {path} would both be {name} in the workspace: rename one of them"
@@ -142,8 +142,8 @@ class GivenData:
                 size += one.size
                 if self._mib is not None and size > self._mib * MIB:
                     raise SettingError(
-                        f"data: {path} does not fit: {self._field} is {self._mib}, and the data up to there has "
-                        f"{size / MIB:,.1f} MiB: give less, or raise {self._field}"
+                        f"data: {path} does not fit: {self._field} is {self._mib}, and the data up to this file "
+                        f"has {size / MIB:,.1f} MiB: give less, or raise {self._field}"
                     )
                 if self._files is not None and len(found) > self._files:
                     raise SettingError(
@@ -169,7 +169,7 @@ def _tree(path: str, name: str, hidden: list[str]) -> Iterator[Given]:
             status, run = os.fstat(descriptor), _run_above(path)
             if run is not None:
                 raise SettingError(
-                    f"data: {path} is in {run}, the directory of a run, which no code may read"
+                    f"data: {path} is in {run}, the directory of a run, which code must not read"
                 )
             _check(path, status.st_mode)
             if stat.S_ISDIR(status.st_mode):
@@ -191,7 +191,9 @@ def _below(path: str, top: int, name: str, hidden: list[str]) -> Iterator[Given]
         source, place = os.path.join(path, *directory.names), "/".join([name, *directory.names])
         if _is_of_a_run(directory.descriptor):
             if not directory.names:
-                raise SettingError(f"data: {path} is the directory of a run, whose journal no code may read")
+                raise SettingError(
+                    f"data: {path} is the directory of a run, whose journal code must not read"
+                )
             logger.info("%s is the directory of a run, and is not copied", source)
             continue
         yield Given(place, source, os.fstat(directory.descriptor).st_mode)
@@ -230,7 +232,7 @@ def _target(link: str, top: str) -> str | None:
     reached = os.path.realpath(link)
     if os.path.isabs(target) or not os.path.exists(link) or not Path(reached).is_relative_to(top):
         raise SettingError(
-            f"data: the link {link} leads to {target}, which is not copied with it: replace the link by what it leads to"
+            f"data: the link {link} leads to {target}, which is not copied with it: replace the link by a copy of its target"
         )
     is_hidden = any(part.startswith(".") for part in Path(reached).relative_to(top).parts)
     return None if is_hidden else target

@@ -132,7 +132,7 @@ class SandboxWorkspace(Workspace):
         if self._contents is not None:
             return
         given = [*await self._data.found(), *self._later]
-        self._report_copy(given, report)
+        await self._report_copy(files, given, report)
         # what the code has made of it before the run was interrupted is restored afterwards
         await files.put(given, replace=self.lasts and self.is_own)
         before = Snapshot() if files.is_empty and not given else await files.snapshot()
@@ -144,13 +144,13 @@ class SandboxWorkspace(Workspace):
         Raises as :meth:`begin`.
         """
         files = self._files
-        self._report_copy(given, report)
+        await self._report_copy(files, given, report)
         if not files.outlasts_sandbox:
             there = (await files.snapshot()).files
             if taken := next((one for one in given if one.path in there), None):
                 raise SettingError(
-                    f"data: {taken.source} would be {taken.path} in the workspace, where there is another one of that name, "
-                    "which is not overwritten: rename it"
+                    f"data: {taken.source} would be {taken.path} in the workspace, where another file has that name, and is "
+                    "not overwritten: rename it"
                 )
         await files.put(given)
         self._later += given
@@ -161,9 +161,13 @@ class SandboxWorkspace(Workspace):
         self._contents.before.files |= added
         self._contents.before_agents.files |= added
 
-    def _report_copy(self, given: Sequence[Given], report: Callable[[str], None]) -> None:
+    async def _report_copy(
+        self, files: WorkspaceFiles, given: Sequence[Given], report: Callable[[str], None]
+    ) -> None:
         """Report a copy that takes a while, and that it stays where it does."""
         if (size := sum(one.size for one in given)) <= LONG:
+            return
+        if await files.clones(max(given, key=lambda one: one.size)):
             return
         path, lasts, is_own = self._location()
         stays = f" {path}, where it stays{' as long as the run is kept' if is_own else ''}" if lasts else ""
@@ -185,12 +189,12 @@ class SandboxWorkspace(Workspace):
     async def put(self, path: str, data: bytes | str, *, temporary: bool = False) -> str:
         _check_path(path)
         if temporary and "/" in path:
-            raise SettingError(f"{path}: a temporary file has a name and no directory")
+            raise SettingError(f"{path}: a temporary file is given by its name alone, without a directory")
         if isinstance(data, str):
             data = data.encode()
         if len(data) > MAX_FILE_BYTES:
             raise SettingError(
-                f"{path}: {len(data)} bytes are too many; a file may have {MAX_FILE_BYTES // MIB} MiB"
+                f"{path}: it has {len(data)} bytes; a file may have at most {MAX_FILE_BYTES // MIB} MiB"
             )
         if self._session is None or self._remove_at_end is None:
             return await super().put(path, data)
@@ -261,7 +265,7 @@ class SandboxWorkspace(Workspace):
             # programs of the person's look for such files, and do what these say
             return SavedFile(file.path, None, "it is hidden")
         if room is not None and file.size > room:
-            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for them")
+            return SavedFile(file.path, None, f"it has {file.size:,} bytes, and there is no room for it")
         try:
             return SavedFile(file.path, await _copy(source, file, target, self._copies.of(file.path)))
         except (OSError, SandboxError) as error:
@@ -378,7 +382,7 @@ async def _copy(source: WorkspaceFiles, file: ChangedFile, target: Directory, pa
                 left -= len(piece)
                 await to_the_end(asyncio.to_thread(new.write, piece))
         if left:
-            raise SandboxError("it became shorter meanwhile")
+            raise SandboxError("it became shorter while it was read")
         name = await to_the_end(asyncio.to_thread(new.settle_beside))
     return os.path.join(above, name)
 

@@ -22,6 +22,7 @@ from pygments.lexers.shell import BashLexer
 from codeact_team.core.execution import ArtifactReference, Bytes, FormReference, bare_type
 from codeact_team.core.showing import PICTURES
 from codeact_team.journal.result import RunFile
+from codeact_team.text.amounts import counted, size_of
 from codeact_team.text.tables import tables_in
 from codeact_team.text.visibility import cut, is_lexed_quickly, visible
 
@@ -93,6 +94,8 @@ def environment() -> Environment:
         "code": _code,
         "folded": _folded,
         "command_line": shlex.join,
+        "counted": counted,
+        "size_of": size_of,
     }
     made.globals.update(functions)
     return made

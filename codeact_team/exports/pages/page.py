@@ -56,7 +56,7 @@ from codeact_team.core.execution import Bytes
 from codeact_team.core.sandbox_description import without_note
 from codeact_team.exports.pages.markup import environment, files_shown, highlighting_styles, shown
 from codeact_team.journal.promoted import PromotedListener
-from codeact_team.journal.result import Costs, RunResult
+from codeact_team.journal.result import Costs, RunFile, RunResult, merged
 
 _MAX_LENGTH = 50
 """The most items in one section: a browser lays out only the sections that are seen."""
@@ -75,6 +75,8 @@ class _Story(PromotedListener):
     Attributes:
         result: Of the last run that has ended.
         messages: Of all tasks that have ended.
+        files: What these have made or changed, by the path.
+        made_in: The number of the task that has done so last.
         seconds: The wall-clock time of these.
     """
 
@@ -106,6 +108,10 @@ class _Story(PromotedListener):
         self.result: RunResult | None = None
         self.messages = 0
         self.seconds = 0.0
+        self.files: Mapping[str, RunFile] = {}
+        self.made_in: dict[str, int] = {}
+        self._begun = self._ended = 0
+        """The number of tasks; a program's have one result."""
         self._is_at_work: bool | None = None
         """Whether a task has begun and not ended; ``None`` before the first."""
         self._entered = ""
@@ -119,7 +125,8 @@ class _Story(PromotedListener):
                 self._section(None)
                 self._is_at_work = True
                 self._task, self.result = event.task, None
-                self._file.write(self._items.task(event))
+                self._begun += 1
+                self._file.write(self._items.task(event, self._begun))
             case ModelCallBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked() | OtherEffectBegan():
                 self._under_way[event.span] = event
             case (
@@ -146,6 +153,9 @@ class _Story(PromotedListener):
         self._is_at_work = False
         self.messages += result.messages
         self.seconds += result.seconds
+        self.files = merged(self.files, result.files)
+        self._ended += 1
+        self.made_in.update(dict.fromkeys(merged({}, result.files), self._ended))
         self._file.write(self._items.ending(result))
 
     def _tell_entered(self, event: Event) -> None:
@@ -303,7 +313,9 @@ def write_page(
             state=state,
             facts=facts or {},
             result=story.result,
-            files=files_shown(story.result.files if story.result else (), artifact, story.shown),
+            files=story.files,
+            made_in=story.made_in,
+            shown=files_shown(story.files.values(), artifact, story.shown),
             costs=costs,
             messages=story.messages,
             seconds=story.seconds,

@@ -28,6 +28,7 @@ from codeact_team.sandbox.base import (
     Cause,
     Limits,
     Process,
+    PythonIdentity,
     Sandbox,
     WayOut,
     ZygoteProgram,
@@ -140,8 +141,8 @@ def remedy() -> str:
     if sys.platform == "linux":
         if "\nSeccomp:\t0\n" not in Path("/proc/self/status").read_text():
             return (
-                "Another filter of system calls is around this process, as in a container: run it outside, or by an engine whose "
-                "own filter lets programs use Landlock, as Docker's does since 23.0"
+                "This process is already under a seccomp filter, as in a container: run it outside, or with an engine whose "
+                "filter permits Landlock, as Docker's does since 23.0"
             )
         for name, (value, wanted) in _AGAINST_NAMESPACES.items():
             with suppress(OSError):
@@ -163,9 +164,7 @@ def _judge(enforced: frozenset[Enforced], reasons: Mapping[str, str | None], *, 
             f"{remedy()}; or use a Docker executor; or set `confinement: best_effort` for code that you trust with what "
             "is missing."
         )
-    warn_once(
-        f"confined code is not kept from everything on this machine; not enforced: {', '.join(missing)}{why}"
-    )
+    warn_once(f"this machine cannot confine code completely; not enforced: {', '.join(missing)}{why}")
 
 
 logger = logging.getLogger(__name__)
@@ -352,7 +351,7 @@ class ConfinedSandbox(Sandbox):
         if not self.running:
             raise ConfinementError("The sandbox is not running: start it first.")
         if self._process is not None and not self._process.ended:
-            raise SandboxError("Something still runs in the sandbox: one program at a time.")
+            raise SandboxError("A program still runs in the sandbox, which runs one at a time.")
 
     async def _spawn(self, request: SpawnRequest) -> Process:
         assert self._control is not None, "it is running"
@@ -367,10 +366,11 @@ class ConfinedSandbox(Sandbox):
             process.close_inner()
         return process
 
-    async def python_identity(self) -> str:
+    async def python_identity(self) -> PythonIdentity:
         # a package that is installed or removed changes the directory
         found = map(os.stat, (sys.executable, sysconfig.get_path("purelib")))
-        return f"{sys.executable} {[(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]}"
+        state = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
+        return PythonIdentity("this machine", f"{sys.executable} {state}")
 
     async def kill(self) -> None:
         process = self._process
@@ -408,8 +408,8 @@ class ConfinedSandbox(Sandbox):
         self._paths = readable_paths(self._config.readable)
         if os.geteuid() == 0 and (closed := closed_to_others()):
             raise ConfinementError(
-                f"Code that root runs confined reads only what everybody may read, and this Python's {closed!r} is closed to "
-                f"others than root: `chmod -R o+rX` it"
+                f"Confined code of root can read only what everybody may read, and only root may read {closed!r} of this "
+                "Python: open it to others by `chmod -R o+rX`"
             )
         lent = [os.path.abspath(path) for path in self._config.readable]
         if self._packages is not None:
@@ -483,7 +483,7 @@ class ConfinedSandbox(Sandbox):
             try:
                 await asyncio.to_thread(private.remove)
             except OSError as error:
-                logger.warning("temporary files left in %s: %s", private.path, error)
+                logger.warning("temporary files are left in %s: %s", private.path, error)
 
 
 def _shown_of(way_out: WayOut) -> Sequence[tuple[str, str]]:

@@ -220,7 +220,7 @@ def _check_what_podman_ignores(engine: EngineDescription, config: DockerSandboxC
             f"`podman --runtime {config.runtime} system service`, or leave out `runtime: {config.runtime}`"
         )
     if config.device_requests:
-        raise EngineError("Podman takes no devices in Docker's words: leave out `device_requests`")
+        raise EngineError("Podman does not know Docker's device requests: leave out `device_requests`")
     if not config.stop_container:
         raise EngineError(
             "under Podman a container ends with this process: leave out `stop_container: false`"
@@ -239,10 +239,10 @@ def _filter_for(engine: EngineDescription, url: str) -> Generator[str | None]:
     """
     known = profile(engine.architecture)
     if not engine.filters_calls:
-        warn_once("seccomp is off in the container engine, which so filters no system calls")
+        warn_once("seccomp is off in the container engine, so no system calls are filtered")
     elif known is None:
         warn_once(
-            f"the container engine's own profile of system calls is in force, as ours does not fit {engine.architecture!r}"
+            f"the container engine's own seccomp profile is in force, as ours is not made for {engine.architecture!r}"
         )
     elif not engine.is_podman:
         yield known
@@ -257,7 +257,7 @@ def _filter_for(engine: EngineDescription, url: str) -> Generator[str | None]:
             yield file.name
         return
     else:
-        warn_once("Podman's own profile of system calls is in force, as it takes none from another machine")
+        warn_once("Podman's own seccomp profile is in force, as Podman takes none from another machine")
     yield None
 
 

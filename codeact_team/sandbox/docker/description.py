@@ -150,7 +150,7 @@ def refusal(
     if starts_outside:
         unenforced = [*_INFO]
         remedy = (
-            "as it belongs to a login session, programs in a container are outside the container's control group; run it "
+            "it belongs to a login session, so programs in a container are outside the container's control group; run it "
             "as a service (`systemctl --user start docker`)"
         )
     missing = ", ".join(field for field in unenforced if field not in config.unenforced_limits)

@@ -183,7 +183,7 @@ def translated(subject: str) -> Generator[None]:
         elif isinstance(error, APIError):
             message = f"the container engine refused: {reason}"
         elif isinstance(error, DockerException) and type(error) is not DockerException:
-            message = f"the container engine cannot be asked for this: {reason}"
+            message = f"the container engine cannot do this: {reason}"
         else:
             place = f" at {without_user_info(subject)}" if "://" in subject else ""
             message = _unanswered(error, f"{place} ({reason})")
@@ -194,12 +194,12 @@ def _unanswered(error: Exception, place: str) -> str:
     """Return what kept an engine from answering, and a remedy. The ``place`` is where it was tried, and what came of that."""
     if isinstance(error, PermissionError):
         return (
-            f"this user may not use the container engine{place}: add them to the group that owns its socket (`sudo "
-            "usermod -aG docker $USER`, then log in again), or point DOCKER_HOST at an engine of their own"
+            f"this user may not use the container engine{place}: add the user to the group that owns its socket (`sudo "
+            "usermod -aG docker $USER`, then log in again), or point DOCKER_HOST at an engine of the user's own"
         )
     if isinstance(error, TimeoutError | requests.exceptions.ReadTimeout):
         return (
-            f"the container engine{place} did not answer in time: it hangs or has too much to do; see whether `docker "
+            f"the container engine{place} did not answer in time: it hangs or is overloaded; check whether `docker "
             "info` answers, and restart the engine if not"
         )
     return (

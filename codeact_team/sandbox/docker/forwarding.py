@@ -148,8 +148,8 @@ def _refused(url: str, said: str) -> str:
     machine = urlsplit(place).hostname
     reason = " ".join(said.split())[-500:] or f"no answer within {_START_TIMEOUT} s"
     return (
-        f"the machine of the container engine at {place} cannot be reached over SSH ({reason}): `ssh {machine} true` has to "
-        "work without a question, so add a key to the agent, and the machine to the known ones"
+        f"the machine of the container engine at {place} cannot be reached over SSH ({reason}): `ssh {machine} true` must "
+        "work without asking anything, so add a key to the SSH agent, and the machine to the known hosts"
     )
 
 
@@ -182,8 +182,8 @@ class _OverTls(_Forwarder):
             self._stop()
             reason = str(error) or f"no answer within {_START_TIMEOUT} s"
             raise EngineError(
-                f"the container engine at {place} cannot be reached over TLS ({reason}): see whether it runs there, and "
-                "whether ca.pem, cert.pem and key.pem in DOCKER_CERT_PATH, or the files of the Docker context, are its own"
+                f"the container engine at {place} cannot be reached over TLS ({reason}): check whether it runs there, "
+                "and whether ca.pem, cert.pem and key.pem in DOCKER_CERT_PATH, or the files of the Docker context, belong to it"
             ) from error
 
     async def _serve(self, started: Future[None]) -> None:

@@ -113,7 +113,7 @@ class PlainPrograms:
                 while await self._killed() > 1:
                     pass
         except TimeoutError:
-            logger.warning("what runs in the container does not end by SIGKILL: stopping the container")
+            logger.warning("programs in the container do not end by SIGKILL: stopping the container")
             await self._give_up(await self._container.why_unresponsive() or UNCLEARED)
         except OSError:
             # it has ended

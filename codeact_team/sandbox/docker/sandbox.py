@@ -22,6 +22,7 @@ from codeact_team.sandbox.base import (
     Limits,
     NoPythonError,
     Process,
+    PythonIdentity,
     Sandbox,
     Spawn,
     receiving,
@@ -61,7 +62,7 @@ _READY, _PLAIN, _UNGUARDED = "ready", "ready without Python", "ready without Pyt
 _NOT_RUNNING = "the container is not running: it was stopped, or has never been started"
 
 _starts = FairLock(STARTS_AT_ONCE)
-_without_python: set[str] = set()
+_without_python: set[PythonIdentity] = set()
 """The identities of Pythons that run no supervisor."""
 
 
@@ -196,7 +197,7 @@ class DockerSandbox(Sandbox):
     async def supervise_as(self, user: str) -> Process:
         if is_root(user) and not (self._container and self._container.is_filtered):
             raise EngineError(
-                "programs run as root only where our filter of system calls is in force, which refuses set-id modes"
+                "programs run as root only under our seccomp profile, which refuses set-id modes, and it is not in force here"
             )
         return await self.spawn_beside(receiving(self.python), user)
 
@@ -222,7 +223,7 @@ class DockerSandbox(Sandbox):
             raise
         return ContainerProcess(stream, partial(container.ending, exec_id), hangup)
 
-    async def python_identity(self) -> str:
+    async def python_identity(self) -> PythonIdentity:
         client = await ask(partial(connect, engine_url()), undo=lambda late: late.close())
         try:
             await ensure_image(client, self._config.image, self._config.pull)
@@ -231,7 +232,8 @@ class DockerSandbox(Sandbox):
             client.close()
         # with these, it may find another Python than the image's own, or other packages
         config = self._config
-        return f"{image} {config.environment} {config.extra_volumes} {config.init_command}"
+        origin = f"{image} {config.extra_volumes} {config.init_command}"
+        return PythonIdentity(origin, str(config.environment))
 
     async def kill(self) -> None:
         if self._process is not None and self._container is not None:
@@ -254,8 +256,8 @@ class DockerSandbox(Sandbox):
             raise EngineError(NEEDS_PYTHON)
         if report == _UNGUARDED:
             warn_once(
-                "code can read and change the container's first process, and so what runs there later: the kernel, or the"
-                " `runtime` that stands in for it, does not keep it from that"
+                "code can read and change the container's first process, and so everything that runs there later: the "
+                "kernel, or the `runtime` in its place, does not prevent it"
             )
         if report != _READY:
             self._programs = PlainPrograms(container, self._run_first, partial(self._give_up, container))
@@ -320,7 +322,7 @@ class DockerSandbox(Sandbox):
             layer = self._packages
             await self.stop()
         except TimeoutError:
-            return "", f"it said nothing for {_FIRST_LINE_TIMEOUT} s"
+            return "", f"it printed nothing for {_FIRST_LINE_TIMEOUT} s"
         except EngineError as error:
             if binding is not None and is_missing(binding.source, error):
                 return "unshared", ""
@@ -336,8 +338,8 @@ class DockerSandbox(Sandbox):
     def _explain(self, report: str, output: str) -> str:
         if report == "unshared":
             return (
-                f"the container engine does not see the directory {self._work_dir} of this machine: set "
-                "`workspace: container`, or `bind_dir` to the engine's name for that directory"
+                f"the container engine cannot see the directory {self._work_dir} of this machine: set "
+                "`workspace: container`, or `bind_dir` to the path by which the engine knows that directory"
             )
         if report == "unwritable":
             return (
@@ -346,12 +348,12 @@ class DockerSandbox(Sandbox):
             )
         if report == "set-id":
             return (
-                f"the code would run as root's user in {self._work_dir}, which others of this machine can enter, and the "
-                "container does not refuse set-id modes, by which a file left there gives them root's rights: close the "
-                "directory (`chmod 700`), choose a work_dir of another user, or run it where seccomp filters system "
-                "calls (an engine or a `runtime` may not)"
+                f"the code would run as root in {self._work_dir}, which other users of this machine can enter, and the "
+                "container does not refuse set-id modes: a set-id file left there would give them root's rights. Close the "
+                "directory (`chmod 700`), choose a work_dir of another user, or use an engine and a `runtime` that filter "
+                "system calls by seccomp"
             )
-        output = output[-1000:] or "it wrote nothing"
+        output = output[-1000:] or "it printed nothing"
         if report.startswith("init-failed "):
             return f"init_command exited with {report.split()[1]}: {output}"
         return f"the container of {self._config.image!r} ended at its start: {output}"

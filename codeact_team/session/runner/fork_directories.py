@@ -6,11 +6,9 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from fcntl import ioctl
 
 from codeact_team.files import trees
 
-_FICLONE = 0x40049409
 _PIECE = 1 << 24
 
 
@@ -65,11 +63,9 @@ def _copy_file(source: str, target: str, copies: dict[tuple[int, int], str]) -> 
 
 
 def _copy_bytes(reader: int, writer: int, size: int) -> None:
-    try:
-        ioctl(writer, _FICLONE, reader)
+    if trees.clone(reader, writer):
         return
-    except OSError:
-        os.ftruncate(writer, size)
+    os.ftruncate(writer, size)
     end = 0
     while (start := _next_data(reader, end)) is not None:
         end = os.lseek(reader, start, os.SEEK_HOLE)

@@ -154,7 +154,7 @@ async def test_directory_that_the_engine_does_not_share_is_noticed(tmp_path: Pat
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
     for bind_dir in (tmp_path / "theirs", tmp_path / "missing"):
-        with pytest.raises(EngineError, match=r"does not see the directory .*mine.*workspace: container"):
+        with pytest.raises(EngineError, match=r"cannot see the directory .*mine.*workspace: container"):
             async with started(tmp_path / "mine", bind_dir):
                 pass
         assert os.listdir(tmp_path / "mine") == os.listdir(tmp_path / "theirs") == []
@@ -202,7 +202,7 @@ async def test_init_command_runs_under_the_same_limits_and_where_it_fails_that_i
         ({"runtime": "nowhere"}, r"refused: .*nowhere|Podman takes no runtime .*nowhere"),
         ({"network": "nowhere"}, "refused: .*nowhere"),
         ({"user": "nobody-of-that-name"}, "refused: .*nobody-of-that-name"),
-        ({"device_requests": [{"Driver": "nowhere", "Capabilities": [["gpu"]]}]}, "refused: .*nowhere|Podman takes no devices"),
+        ({"device_requests": [{"Driver": "nowhere", "Capabilities": [["gpu"]]}]}, "refused: .*nowhere|Podman does not know Docker's"),
         ({"container_name": "not a name"}, "refused: .*not a name|refused: .*names must match"),
         ({"image": "NOT AN IMAGE"}, "refused: |NOT AN IMAGE"),
         ({"image": "codeact-team/nowhere:none", "pull": "never"}, "image 'codeact-team/nowhere:none' is not on this"),
@@ -242,7 +242,7 @@ async def test_unasked_bytes_of_the_container_do_not_hold_up_the_host(
         await flood.aclose()
         if not sandbox.running:
             # an engine that is busy with the flood may not tell in time that the code has ended
-            assert "does not end by SIGKILL: stopping the container" in caplog.text
+            assert "do not end by SIGKILL: stopping the container" in caplog.text
             await sandbox.start()
         assert await output(sandbox, "echo", "up") == "up\n"
 

@@ -136,5 +136,5 @@ def _cause_of(error: OSError) -> str:
         return "another listener is around this process already"
     with suppress(OSError), open("/proc/sys/kernel/yama/ptrace_scope") as file:
         if (scope := int(file.read())) > 1:
-            return f"kernel.yama.ptrace_scope is {scope}, so what code asks cannot be read: 1 lets it be"
-    return "maybe for a seccomp profile"
+            return f"kernel.yama.ptrace_scope is {scope}, so system calls of the code cannot be read: set it to 1"
+    return "perhaps a seccomp profile forbids it"

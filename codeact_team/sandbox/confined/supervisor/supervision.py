@@ -246,8 +246,8 @@ def _require_access(settings: Confinement, user: users.User | None) -> None:
     is_others = status.st_uid not in (0, os.getuid() if user is None else user.id)
     if os.getuid() == 0 and is_others and ~status.st_mode & stat.S_IRWXO:
         raise OSError(
-            f"The work_dir {settings.workspace!r} belongs to user {status.st_uid}, as those do that are made for a container, "
-            "and code that root runs confined may not do what root may: name another `work_dir`, or give this one to root"
+            f"The work_dir {settings.workspace!r} belongs to user {status.st_uid}, as one that was made for a container does, "
+            "and confined code of root may not write there: name another `work_dir`, or give this one to root"
         )
 
 

@@ -33,7 +33,7 @@ from codeact_team.sandbox.confined.supervisor.supervision import (
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.process_tree import ProcessTree, drain, notice_ended_children
 
-_OTHER_SYSTEM = f"it takes Linux, and this is {sys.platform}"
+_OTHER_SYSTEM = f"it needs Linux, and this is {sys.platform}"
 
 
 class _Supervising(NamedTuple):
@@ -154,7 +154,7 @@ class _Zygote:
             no_listener = answering.failure(settings.private) if group is not None else _OTHER_SYSTEM
             self._has_listener = no_listener is None
         if no_listener is None:
-            reason = no_namespaces or "they do not bound what root uses without control groups"
+            reason = no_namespaces or "without control groups they do not limit root"
             user = users.user_without_namespaces(settings)
             return Capabilities(group, View.LISTENER, reason, None, user, self._program)
         return Capabilities(group, View.NONE, no_namespaces, no_listener, None, self._program)

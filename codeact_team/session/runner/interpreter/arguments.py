@@ -58,7 +58,7 @@ class _TooLarge(BadArgument):
     def __init__(self, size: str) -> None:
         limit = f"{_MAX_BYTES:,}"
         super().__init__(
-            ValueError, f"have {size} bytes, and may have {limit}: put the data into a file instead"
+            ValueError, f"have {size} bytes, of at most {limit}: put the data into a file instead"
         )
 
     def within(self, part: str | int) -> BadArgument:

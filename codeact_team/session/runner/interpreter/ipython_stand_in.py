@@ -174,7 +174,7 @@ class Image(DisplayObject):
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         kind = next((kind for magic, kind in self._KINDS if bytes(self.data or b"").startswith(magic)), None)
         if kind is None:
-            raise ValueError("this is no picture in PNG, JPEG, GIF or WebP")
+            raise ValueError("this is not a picture in PNG, JPEG, GIF or WebP")
         return {kind: bytes(self.data)}
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from codeact_team.session.runner.interpreter.blocks import Interrupts
     from codeact_team.session.runner.interpreter.channel import Channel
 
-_NOT_HERE = "tools can be called by the session's own process only"
-_NOT_NOW = "tools can be called while a block runs only"
+_NOT_HERE = "tools can be called only by the session's own process"
+_NOT_NOW = "tools can be called only while a block runs"
 _ENDED = "the block that made this call has ended"
 _LEFT_BEHIND = "this thread may call no tools any more: the block that started it has ended. Start it anew"
 _INTERRUPTED = "the block that made this call was interrupted"

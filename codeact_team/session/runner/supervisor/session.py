@@ -34,9 +34,9 @@ _NOT_STARTED, _NOT_FOUND = 126, 127
 _INTERRUPTED = 130
 _LITTLE = 4 * KIB
 """Bytes: so little output may come from a loop of prints, which will write more."""
-_FORGED = "it sent something that is no report of this block"
+_FORGED = "it sent something that is not a report of this block"
 _DEAF = "it did not read the answers to its calls"
-_FINISHED = "it was ended in order, as its work was over"
+_FINISHED = "it was ended in order, as its work was done"
 _SUCCESS = b"\0"
 """The first byte of the report of a block that has not failed."""
 

@@ -193,9 +193,9 @@ class _Supervisor:
         """Return the reason for which a session cannot be forked now; ``None`` if it can."""
         context, interpreter = self._context, session.interpreter
         if not context.processes.can_list:
-            return "a fork takes Linux, and a /proc in which processes can be seen"
+            return "a fork needs Linux, and a /proc in which processes can be seen"
         if len(self._sessions) + count > MAX_FORKS:
-            return f"there may be {MAX_FORKS} forks of a session at a time"
+            return f"a session can have at most {MAX_FORKS} forks at a time"
         if interpreter is None:
             return "there is no interpreter to fork"
         sessions = session.shells.sessions

@@ -1,0 +1,1 @@
+from support.executing import zygote as zygote
