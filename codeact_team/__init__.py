@@ -93,6 +93,8 @@ if TYPE_CHECKING:
     from codeact_team.core.executor_interface import Checkpoint as Checkpoint
     from codeact_team.core.executor_interface import SessionCodeExecutor as SessionCodeExecutor
     from codeact_team.core.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
+    from codeact_team.core.network_events import RequestBegan as RequestBegan
+    from codeact_team.core.network_events import RequestEnded as RequestEnded
     from codeact_team.core.process_events import ProcessBegan as ProcessBegan
     from codeact_team.core.process_events import ProcessEnded as ProcessEnded
     from codeact_team.core.providers import Policy as Policy
@@ -167,6 +169,10 @@ _HOME = {
     "codeact_team.journal.result": (
         "RunEnding",
         "RunResult",
+    ),
+    "codeact_team.core.network_events": (
+        "RequestBegan",
+        "RequestEnded",
     ),
     "codeact_team.core.process_events": (
         "ProcessBegan",

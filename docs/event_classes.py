@@ -18,14 +18,22 @@ from pydantic import JsonValue
 
 from codeact_team.batch import results as batch_results
 from codeact_team.config.schema import markdown
-from codeact_team.core import attempt_events, effects, events, process_events, sandbox_events
+from codeact_team.core import attempt_events, effects, events, network_events, process_events, sandbox_events
 from codeact_team.core.effects import Event, SpanEvent
 from codeact_team.core.events import AgentEvent
 from codeact_team.core.settings import attribute_docs
 from codeact_team.journal import result as run_results
 
 _GROUPS = {
-    "Events of a run": (events, sandbox_events, attempt_events, process_events, effects, run_results),
+    "Events of a run": (
+        events,
+        sandbox_events,
+        attempt_events,
+        process_events,
+        network_events,
+        effects,
+        run_results,
+    ),
     "Events of a batch": (batch_results,),
 }
 """The modules that define them."""

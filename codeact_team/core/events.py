@@ -49,6 +49,8 @@ from codeact_team.core.execution import (
     CallOutcome,
     Outcome,
 )
+from codeact_team.core.network_events import RequestBegan as RequestBegan
+from codeact_team.core.network_events import RequestEnded as RequestEnded
 from codeact_team.core.process_events import ProcessBegan as ProcessBegan
 from codeact_team.core.process_events import ProcessEnded as ProcessEnded
 from codeact_team.core.sandbox_events import BlocksRepeated as BlocksRepeated
@@ -508,6 +510,8 @@ AnyEvent: TypeAlias = (
     | PromotionEnded
     | ProcessBegan
     | ProcessEnded
+    | RequestBegan
+    | RequestEnded
     | OtherEffectBegan
     | OtherEffectEnded
     | OtherEvent

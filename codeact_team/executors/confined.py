@@ -109,6 +109,13 @@ class ConfinedCommandLineCodeExecutor(
             data: Files and directories of the host, such as `sales.csv`, of which the workspace gets copies
                 before the first block. The originals are never changed. Hidden files in a directory are left
                 out. The packages that read Excel and parquet files are added to `packages`.
+            egress: The hosts that code may reach, by rules, of which the first that fits decides; what none
+                fits is denied. A text, such as `pypi.org`, is a host that is allowed. `report` denies all,
+                and lists what was asked for. Default: no network.
+            credentials: Keys of this machine that go along with requests to the hosts of `egress` that are
+                theirs. The code never has them.
+            extra_ca: Files with certificates, in PEM, by which servers may prove who they are, beside those
+                that this machine trusts.
             delete_tmp_files: Whether the files that hold the code blocks are deleted as soon as these have
                 run; `false` keeps them for good. Default: they are deleted when the executor stops. Those
                 that name themselves stay.
@@ -170,6 +177,13 @@ class ConfinedSessionCodeExecutor(InterpreterCodeExecutor, Component[ConfinedSes
             data: Files and directories of the host, such as `sales.csv`, of which the workspace gets copies
                 before the first block. The originals are never changed. Hidden files in a directory are left
                 out. The packages that read Excel and parquet files are added to `packages`.
+            egress: The hosts that code may reach, by rules, of which the first that fits decides; what none
+                fits is denied. A text, such as `pypi.org`, is a host that is allowed. `report` denies all,
+                and lists what was asked for. Default: no network.
+            credentials: Keys of this machine that go along with requests to the hosts of `egress` that are
+                theirs. The code never has them.
+            extra_ca: Files with certificates, in PEM, by which servers may prove who they are, beside those
+                that this machine trusts.
             modules: Modules that are there from the start: name in the code to module, such as `np: numpy`.
             setup: Python code that runs in each fresh interpreter before the first block.
             confinement: Whether to refuse if the kernel cannot enforce everything, or to continue with what

@@ -17,7 +17,7 @@ from codeact_team.network.inside.first_line import PROXY
 from codeact_team.network.rules import EgressRules
 from codeact_team.network.secrets import with_values
 from codeact_team.network.variables import variables
-from codeact_team.network.way import Policy, Way
+from codeact_team.network.way import EgressPolicy, Way
 from codeact_team.sandbox.base import WAY_OUT, WayOut
 from codeact_team.tools.approvals import Pause
 
@@ -37,7 +37,7 @@ class Egress:
 
     def __init__(self, config: ExecutorConfig) -> None:
         self._config = config
-        self._policy = Policy(EgressRules.of(config.egress or [], config.credentials))
+        self._policy = EgressPolicy(config.egress_rules())
         self._way: Way | None = None
         self.part: object = None
         """The executor, of which requests are effects."""

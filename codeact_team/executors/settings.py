@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Self, TypeAlias, cast
+from typing import Annotated, Literal, Self, TypeAlias, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from codeact_team.core.settings import read_as
 from codeact_team.errors import SettingError
-from codeact_team.network.rules import Credential, Egress, EgressRules
+from codeact_team.network.rules import Credential, Egress, EgressRule, EgressRules
 
 
 def _as_text(path: object) -> object:
@@ -21,6 +21,11 @@ HostDirectory: TypeAlias = Annotated[
 ]
 HostPaths: TypeAlias = Annotated[
     list[str | os.PathLike[str]], read_as(list[Annotated[str, BeforeValidator(_as_text)]])
+]
+
+
+EgressSetting: TypeAlias = Annotated[
+    list[EgressRule | str] | Literal["report"] | None, read_as(Egress | None)
 ]
 
 
@@ -46,7 +51,7 @@ class ExecutorConfig(BaseModel):
     """Files and directories of the host, such as `sales.csv`, of which the workspace gets copies before the first block.
     The originals are never changed. Hidden files in a directory are left out. The packages that read Excel and parquet files
     are added to `packages`."""
-    egress: Egress | None = None
+    egress: EgressSetting = None
     """The hosts that code may reach, by rules, of which the first that fits decides; what none fits is denied. A text, such as
     `pypi.org`, is a host that is allowed. `report` denies all, and lists what was asked for. Default: no network."""
     credentials: list[Credential] = Field(default_factory=list[Credential])
@@ -61,6 +66,10 @@ class ExecutorConfig(BaseModel):
             raise ValueError("Timeout must be greater than or equal to 1.")
         return timeout
 
+    def egress_rules(self) -> EgressRules:
+        """The rules of ``egress``, unused. Raises a ``SettingError`` if a credential contradicts them."""
+        return EgressRules.of(cast("list[EgressRule]", self.egress or []), self.credentials)
+
     @model_validator(mode="after")
     def _egress_is_sound(self) -> Self:
         if self.egress is None:
@@ -70,7 +79,7 @@ class ExecutorConfig(BaseModel):
                 )
             return self
         try:
-            EgressRules.of(self.egress, self.credentials)
+            self.egress_rules()
         except SettingError as error:
             raise ValueError(str(error)) from None
         return self

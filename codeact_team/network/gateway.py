@@ -34,7 +34,7 @@ from codeact_team.network.control import (
     read_message,
 )
 from codeact_team.network.requests import RequestOutcome
-from codeact_team.network.way import Policy, Way
+from codeact_team.network.way import EgressPolicy, Way
 from codeact_team.sandbox.system.framing import send_with_descriptors
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class _Gateway:
         self._loop.close()
 
     async def open(
-        self, policy: Policy, credentials: Sequence[Mapping[str, Any]], extra_ca: Sequence[Path]
+        self, policy: EgressPolicy, credentials: Sequence[Mapping[str, Any]], extra_ca: Sequence[Path]
     ) -> Way:
         """Open a way; see :func:`open_way`."""
         trusted = await asyncio.to_thread(trusted_bundle, extra_ca)
@@ -257,7 +257,7 @@ _current: _Gateway | None = None
 
 
 async def open_way(
-    policy: Policy, credentials: Sequence[Mapping[str, Any]] = (), *, extra_ca: Sequence[Path] = ()
+    policy: EgressPolicy, credentials: Sequence[Mapping[str, Any]] = (), *, extra_ca: Sequence[Path] = ()
 ) -> Way:
     """Open a way out for one sandbox. Whoever does has to close it by :func:`close_way`.
 

@@ -104,7 +104,7 @@ class _Performer:
             raise
 
 
-class Policy:
+class EgressPolicy:
     """What an executor lets its code reach, as long as it lives: its sandboxes and their ways come and go.
 
     Args:
@@ -146,7 +146,7 @@ class Way:
     def __init__(
         self,
         number: int,
-        policy: Policy,
+        policy: EgressPolicy,
         credentials: Sequence[Mapping[str, Any]],
         trusted: str,
         authority: Authority,

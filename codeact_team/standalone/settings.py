@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Literal, TypedDict
 
+from codeact_team.network.rules import Credential, EgressRule
+
 
 class CommonSettings(TypedDict, total=False):
     """Settings that every sandbox has."""
@@ -27,6 +29,16 @@ class CommonSettings(TypedDict, total=False):
     """Files and directories of the host, such as `sales.csv`, of which the workspace gets copies before the
     first block. The originals are never changed. Hidden files in a directory are left out. The packages that
     read Excel and parquet files are added to `packages`."""
+    egress: list[EgressRule | str] | Literal["report"] | None
+    """The hosts that code may reach, by rules, of which the first that fits decides; what none fits is
+    denied. A text, such as `pypi.org`, is a host that is allowed. `report` denies all, and lists what was
+    asked for. Default: no network."""
+    credentials: list[Credential]
+    """Keys of this machine that go along with requests to the hosts of `egress` that are theirs. The code
+    never has them."""
+    extra_ca: list[str | os.PathLike[str]]
+    """Files with certificates, in PEM, by which servers may prove who they are, beside those that this
+    machine trusts."""
     modules: dict[str, str]
     """Modules that are there from the start: name in the code to module, such as `np: numpy`."""
     setup: str

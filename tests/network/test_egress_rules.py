@@ -417,7 +417,7 @@ def test_the_entry_that_would_allow_something_does(host: str, port: int, entry: 
         ({"networks": ["10.1.2.3/8"]}, ("networks",), "write 10.0.0.0/8 for all of it"),
         ({"networks": ["intern"]}, ("networks",), "'intern' is no network"),
         ({"networks": ["10.0.0.0/8"], "decision": "deny"}, (), "goes with 'decision: allow' and 'ask' only"),
-        ({"decision": "ask", "at_most": 2}, ("at_most",), "goes with 'decision: allow' only"),
+        ({"decision": "ask", "at_most": 2}, ("at_most",), "can be used with 'decision: allow' only"),
         ({"at_most": 0}, ("at_most",), "greater than or equal to 1"),
         ({"decision": "maybe"}, ("decision",), "'allow', 'deny' or 'ask'"),
         ({"path": "/a"}, ("path",), "not permitted"),

@@ -191,10 +191,10 @@ HOST = """
 import asyncio, sys
 from codeact_team.network.gateway import open_way
 from codeact_team.network.rules import EgressRules
-from codeact_team.network.way import Policy
+from codeact_team.network.way import EgressPolicy
 
 async def main():
-    way = await open_way(Policy(EgressRules([])))
+    way = await open_way(EgressPolicy(EgressRules([])))
     print(way.directory, flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Union, get_args, get_origin
 
 _WIDTH = 110
 _END = '"""'
@@ -31,9 +32,17 @@ def with_fields(source: str, name: str, fields: Mapping[str, tuple[Any, str]]) -
     _, first, *_, last = _class(source, name).body
     lines: list[str] = []
     for field, (kind, text) in fields.items():
-        named = inspect.formatannotation(kind).replace("typing.", "").replace("'", '"')
+        named = _named(kind)
         lines += [f"    {field}: {named}", _filled(f"{_END}{text}{_END}", 4, 4)]
     return _replaced(source, first.lineno, last.end_lineno, lines)
+
+
+def _named(kind: Any) -> str:
+    if get_origin(kind) is Union:
+        return " | ".join(map(_named, get_args(kind)))
+    # what is not Python's own, the module imports
+    named = re.sub(r"codeact_team\.(?:\w+\.)*", "", inspect.formatannotation(kind))
+    return named.replace("typing.", "").replace("'", '"').replace("NoneType", "None")
 
 
 def _class(source: str, name: str) -> ast.ClassDef:

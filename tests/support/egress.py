@@ -15,7 +15,7 @@ import pytest
 from codeact_team.network.authority import Authority
 from codeact_team.network.gateway import close_way, open_way
 from codeact_team.network.rules import EgressRule, EgressRules
-from codeact_team.network.way import Policy, Way
+from codeact_team.network.way import EgressPolicy, Way
 
 LOOPBACK = ["127.0.0.1/32"]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -118,7 +118,7 @@ async def way_out(
     *rules: EgressRule, extra_ca: Sequence[Path] = (), credentials: Sequence[Any] = ()
 ) -> AsyncGenerator[Way]:
     """A way out with these rules."""
-    way = await open_way(Policy(EgressRules(rules)), credentials, extra_ca=extra_ca)
+    way = await open_way(EgressPolicy(EgressRules(rules)), credentials, extra_ca=extra_ca)
     try:
         yield way
     finally:
