@@ -187,10 +187,12 @@ def _ways(character: str) -> Iterator[bytes]:
     if character.isascii() and not character.isalnum():
         # as in JSON, and in JSON within JSON
         yield from (b"\\" * count + data for count in (1, 2, 3))
-    units = character.encode("utf-16-be")
+    code = ord(character)
+    # as UTF-16 has it; no codec, which the proxy could not load any more
+    units = [code] if code < 0x10000 else [0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF)]
     for change in (str.lower, str.upper):
         hex_bytes = [change(f"{byte:02x}") for byte in data]
-        hex_units = [change(units[place : place + 2].hex()) for place in range(0, len(units), 2)]
+        hex_units = [change(f"{unit:04x}") for unit in units]
         for escape in ("%", "%25", "\\x", "\\\\x"):
             yield "".join(escape + number for number in hex_bytes).encode()
         for escape in ("\\u", "\\\\u"):

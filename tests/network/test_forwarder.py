@@ -77,6 +77,16 @@ def forwarding(tmp_path: Path, echo: Echo) -> Generator[Forwarding]:
         yield Forwarding(supervisor, echo)
 
 
+def start_process(supervisor: Supervised, number: int, code: str) -> None:
+    """Start a process of the host's, a Python that runs ``code``."""
+    start: dict[str, object] = {
+        "argv": ["python3", "-c", code], "env": {}, "cwd": None, "timeout": None, "together": True,
+        "limit": 1000, "has_input": False, "terminal": None, "apart": False, "runs_out": False, "code_file": None,
+    }  # fmt: skip
+    supervisor.send(frame(Kind.START, PROCESS_HEAD.pack(number), json.dumps(start).encode()))
+    supervisor.expect(Kind.STARTED)
+
+
 def test_a_line_says_the_same_on_both_sides() -> None:
     line = FirstLine(TOKEN, "p5", address_of(251), 443)
     assert line.pack() == f"{TOKEN} p5 127.1.2.2 443\n".encode()
@@ -120,11 +130,7 @@ def test_with_other_sessions_the_kernel_says_whose_a_connection_is(
     )
     supervisor.expect(Kind.FORKED)
     assert forwarding.run(code) == "b'x'\n"
-    start: dict[str, object] = {
-        "argv": ["python3", "-c", f"import socket\n{code}"], "env": {}, "cwd": None, "timeout": None, "together": True,
-        "limit": 1000, "has_input": False, "terminal": None, "apart": False, "runs_out": False, "code_file": None,
-    }  # fmt: skip
-    supervisor.send(frame(Kind.START, PROCESS_HEAD.pack(5), json.dumps(start).encode()))
+    start_process(supervisor, 5, f"import socket\n{code}")
     echo.wait_for(2)
     assert echo.units() == ["s0", "p5"]
 
@@ -145,6 +151,38 @@ def test_who_has_closed_before_the_connection_is_taken_is_looked_for(
     os.kill(forwarding.supervisor.process.pid, signal.SIGCONT)
     echo.wait_for(1)
     assert echo.units() == ["-"]
+
+
+GIVEN = """
+import os, socket, time
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind("socket"); server.listen()
+    receiver, _ = server.accept()
+    held = socket.recv_fds(receiver, 1, 1); open("held", "w").close(); time.sleep(600)
+"""
+GIVE = """
+import os, time
+giver = socket.socket(socket.AF_UNIX)
+while giver.connect_ex("socket"): time.sleep(0.01)
+print("ready", flush=True)
+while not os.path.exists("go"): time.sleep(0.01)
+connection = socket.create_connection(ADDRESS); socket.send_fds(giver, [b"x"], [connection.fileno()])
+"""
+
+
+def test_a_connection_that_two_have_is_nobodys(forwarding: Forwarding, echo: Echo, tmp_path: Path) -> None:
+    supervisor, workspace = forwarding.supervisor, tmp_path / "workspace"
+    start_process(supervisor, 5, GIVEN)
+    supervisor.start(GIVE.replace("ADDRESS", repr(forwarding.address)))
+    supervisor.output_until(b"ready")
+    # it takes the connection only when both have it
+    os.kill(supervisor.process.pid, signal.SIGSTOP)
+    (workspace / "go").touch()
+    wait_for((workspace / "held").exists)
+    os.kill(supervisor.process.pid, signal.SIGCONT)
+    echo.wait_for(1)
+    assert echo.units() == ["-"]
+    assert supervisor.result().exit_code is None
 
 
 def test_200_mb_pass_both_ways_at_once(forwarding: Forwarding) -> None:
@@ -185,6 +223,7 @@ def test_connections_for_which_there_are_no_descriptors_are_refused_and_the_othe
                 answers.append(connection.recv(1))
         assert 40 < answers.count(b"x") < 60
         opened.close()
+        wait_for(lambda: all(connection.fileno() < 0 for connection in echo.connections))
         assert forwarding.run("print(say(b'afterwards'))") == "b'afterwards'\n"
 
 

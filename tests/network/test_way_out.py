@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.executing import LIVING, Kind, run, usually
 from support.in_sessions import output
-from support.way_out import NAMED, NAMED_ADDRESS, TOKEN, Echo, way_out_of
+from support.way_out import NAMED, NAMED_ADDRESS, TOKEN, Echo, EgressTo, way_out_of
 
 from codeact_team.errors import SandboxError
 from codeact_team.executors.base import SandboxedCodeExecutor
@@ -32,7 +32,7 @@ BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 def with_way_out(kind: Kind, echo: Echo, settings: dict[str, Any], **more: object) -> SandboxedCodeExecutor:
     executor = kind.make(timeout=60, **settings)
-    executor.life.environment.way_out = way_out_of(echo, **more)
+    executor.life.environment.egress = EgressTo(way_out_of(echo, **more))
     return executor
 
 
@@ -63,7 +63,9 @@ async def test_each_connection_names_what_has_made_it(session: InterpreterCodeEx
     async with fork:
         assert await output(fork, said.format("fork", NAMED, 443)) == "fork\n"
         assert await output(fork, in_a_shell, language="sh") == "shell\n"
-        assert await output(session, said.format("block", NAMED, 443)) == "block\n"
+        # a process that hides what it has open is found all the same
+        hide = "import ctypes; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)"
+        assert await output(session, f"{hide}\n{said.format('block', NAMED, 443)}") == "block\n"
     units = echo.units()
     process, number = units.pop(3)[0], units.pop(3)
     assert (process, units) == ("p", ["s0", "s0", "s0", number, "s0"])
@@ -176,7 +178,7 @@ async def test_containers_without_a_way_out_are_refused_in_words(
     echo: Echo, settings: dict[str, Any], reason: str
 ) -> None:
     executor = DockerSessionCodeExecutor(**settings)
-    executor.life.environment.way_out = way_out_of(echo)
+    executor.life.environment.egress = EgressTo(way_out_of(echo))
     with pytest.raises(SandboxError, match=reason):
         await executor.start()
 

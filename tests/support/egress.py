@@ -14,7 +14,8 @@ import pytest
 
 from codeact_team.network.authority import Authority
 from codeact_team.network.gateway import close_way, open_way
-from codeact_team.network.rules import EgressRule, EgressRules
+from codeact_team.network.rules import Credential, EgressRule, EgressRules
+from codeact_team.network.secrets import with_values
 from codeact_team.network.way import EgressPolicy, Way
 
 LOOPBACK = ["127.0.0.1/32"]
@@ -115,10 +116,14 @@ class Company:
 
 @asynccontextmanager
 async def way_out(
-    *rules: EgressRule, extra_ca: Sequence[Path] = (), credentials: Sequence[Any] = ()
+    *rules: EgressRule,
+    extra_ca: Sequence[Path] = (),
+    credentials: Sequence[Credential] = (),
+    values: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Way]:
-    """A way out with these rules."""
-    way = await open_way(EgressPolicy(EgressRules(rules)), credentials, extra_ca=extra_ca)
+    """A way out with these rules, and credentials with their values."""
+    policy = EgressPolicy(EgressRules(rules, credentials))
+    way = await open_way(policy, with_values(credentials, values or {}), extra_ca=extra_ca)
     try:
         yield way
     finally:

@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from codeact_team.executors.egress import Egress
+from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.network.inside.first_line import MAX_LINE, PROXY, FirstLine, address_of
 from codeact_team.sandbox.base import WayOut
 
@@ -116,3 +118,18 @@ def way_out_of(echo: Echo, **more: object) -> WayOut:
     """The way out of a sandbox to this server."""
     addresses = [PROXY, (NAMED_ADDRESS, 80), (NAMED_ADDRESS, 443)]
     return WayOut(echo.directory, TOKEN, addresses, hosts={NAMED: NAMED_ADDRESS}, **more)  # pyright: ignore[reportArgumentType]
+
+
+class EgressTo(Egress):
+    """What an executor has in place of its own way: one that is there already.
+
+    Args:
+        way_out: That.
+    """
+
+    def __init__(self, way_out: WayOut) -> None:
+        super().__init__(ExecutorConfig(egress=[]))
+        self._way_out_of_test = way_out
+
+    async def open(self) -> WayOut:
+        return self._way_out_of_test

@@ -136,9 +136,11 @@ class Forwarder:
     def _on_connections(self) -> None:
         taken: list[Connection] = []
         try:
-            for fd, _ in self._poll.poll(0, _AT_ONCE):
+            ready = self._poll.poll(0, _AT_ONCE)
+            for fd, _ in ready:
                 listener = self._listeners[fd]
-                while len(taken) < _AT_ONCE:
+                # a flood at one address leaves time for the others
+                for _ in range(_AT_ONCE // len(ready)):
                     try:
                         accepted, client = listener.accept()
                     except (BlockingIOError, ConnectionAbortedError):

@@ -16,14 +16,8 @@ if TYPE_CHECKING:
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 """The second has connections of sockets that are for IPv6, too, as those of Java are."""
 _MAPPED = bytes(10) + b"\xff\xff"
-_ESTABLISHED = 1
 _SOCKET = "socket:["
 _CHUNK = 1 << 16
-
-
-def is_whole(connection: Connection) -> bool:
-    """Whether the other end has not closed the connection yet, nor finished to write."""
-    return connection.accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
 
 
 def sockets_of(connections: Collection[Connection]) -> dict[Connection, int]:

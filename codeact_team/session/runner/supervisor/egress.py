@@ -106,11 +106,10 @@ class _Units:
         """The unit of each connection."""
         living = self._living()
         units = {*living.values()}
-        # with one unit, nobody else can have made them; to find that by the kernel's tables takes milliseconds
-        only = units.pop() if len(units) == 1 and not self._has_strangers(living) else None
-        clear = {one: only for one in connections if only is not None and peers.is_whole(one)}
-        unclear = [one for one in connections if one not in clear]
-        found = clear | (self._by_sockets(unclear, living) if unclear else {})
+        if len(units) == 1 and not self._has_strangers(living):
+            # nobody else can have made them; to find that by the kernel's tables takes milliseconds
+            return [*units] * len(connections)
+        found = self._by_sockets(connections, living)
         return [found.get(one, _UNKNOWN) for one in connections]
 
     def _by_sockets(
