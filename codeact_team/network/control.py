@@ -67,9 +67,9 @@ class Opened(ControlMessage):
     """
 
     sandbox: int
-    token: str
+    token: str = field(repr=False)
     names: Mapping[str, str]
-    authority: str
+    authority: str = field(repr=False)
     trusted: str
     credentials: Sequence[Mapping[str, Any]] = field(repr=False)
 

@@ -285,7 +285,7 @@ class _Body:
 
     def __init__(self, reader: RequestReader, request: Request, secrets: Secrets) -> None:
         self._reader = reader
-        self._secrets = secrets
+        self._search = secrets.body_search()
         self._start = b""
         lengths = values_of(request.headers, b"content-length")
         self._length = int(lengths[0]) if lengths else None
@@ -302,7 +302,7 @@ class _Body:
                 break
             start += piece
         self._start = bytes(start)
-        self._require_no_placeholder(self._start)
+        self._require_no_placeholder(self._start, is_last=self.is_whole)
         return self._start
 
     @property
@@ -317,16 +317,16 @@ class _Body:
         self.sent = len(self._start)
         if self._start:
             yield self._start
-        before = self._start
-        while not self.is_whole and (piece := await self._reader.read_body()) is not None:
-            # it may begin in one piece, and end in the next
-            self._require_no_placeholder(before[-1000:] + piece)
-            before = piece
+        while not self.is_whole:
+            piece = await self._reader.read_body()
+            self._require_no_placeholder(piece or b"", is_last=piece is None)
+            if piece is None:
+                break
             self.sent += len(piece)
             yield piece
 
-    def _require_no_placeholder(self, data: bytes) -> None:
-        if (name := self._secrets.find_in_body(data)) is not None:
+    def _require_no_placeholder(self, piece: bytes, *, is_last: bool) -> None:
+        if (name := self._search.find(piece, is_last=is_last)) is not None:
             raise SecretRefusedError(
                 f"the placeholder of {name} stands in the body, where it is not replaced"
             )

@@ -151,9 +151,9 @@ class Secrets(Unpicklable):
                 added.append((held.header.encode(), self._texts[name].encode()))
         return [*without_fields(sent, b"accept-encoding"), *added]
 
-    def find_in_body(self, body: bytes) -> str | None:
-        """Find the credential of which the placeholder stands in the body of a request, where none is replaced."""
-        return next((held.name for held in self._found_in(body)), None)
+    def body_search(self) -> BodySearch:
+        """What looks for placeholders in the body of a request."""
+        return BodySearch(self._placeholders)
 
     def clean_headers(self, host: str, headers: Headers) -> list[tuple[bytes, bytes]]:
         """Take the values that a host may be sent out of the headers of its answer."""
@@ -200,6 +200,25 @@ class Secrets(Unpicklable):
         if held in self._found_in(replaced) or replaced == header:
             raise held.refused("encoded otherwise than by Basic")
         return replaced
+
+
+class BodySearch:
+    """Looks for placeholders in the body of one request, where none is replaced, over the ends of its pieces, too.
+
+    Args:
+        placeholders: Finds them.
+    """
+
+    def __init__(self, placeholders: Spellings) -> None:
+        self._placeholders = placeholders
+        self._kept = b""
+
+    def find(self, piece: bytes, *, is_last: bool) -> str | None:
+        """Find the credential whose placeholder stands in this piece, or ends there."""
+        data = self._kept + piece
+        found, end = self._placeholders.find(data, is_last=is_last)
+        self._kept = data[end:]
+        return found[0].name if found else None
 
 
 class Cleaner(Unpicklable):

@@ -107,6 +107,15 @@ async def test_a_placeholder_elsewhere_is_refused_in_words_and_nothing_is_sent(
     assert upstream.heads == []
 
 
+async def test_a_placeholder_at_the_end_of_a_long_body_breaks_the_request_off(tmp_path: Path) -> None:
+    upstream = Upstream()
+    async with opened(upstream, tmp_path, HELD) as (client, way):
+        body = 1_200_000 * "x" + placeholder_of(way)
+        status, text = await client.ask(get("/", site(upstream), method="POST", body=body))
+        assert (status, "placeholder of TOKEN stands in the body" in text) == (403, True)
+    assert upstream.heads == []
+
+
 async def test_over_plain_http_there_is_no_key(tmp_path: Path) -> None:
     upstream = Upstream()
     async with serving(upstream) as port:

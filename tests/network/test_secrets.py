@@ -140,12 +140,20 @@ def test_a_placeholder_elsewhere_in_a_request_is_refused(header: tuple[str, str]
     assert TOKEN not in str(caught.value)
 
 
-def test_a_placeholder_in_a_body_is_found() -> None:
+def test_a_placeholder_in_a_body_is_found_in_whatever_pieces_it_comes() -> None:
     secrets, placeholders = of(GITHUB, OPENAI)
     held = placeholders["OPENAI_API_KEY"]
-    assert secrets.find_in_body(b'{"key": "sk-0000000000000000"}') is None
-    for body in (f'{{"key": "{held}"}}', f"key={held.replace('-', '%2D')}", basic(f"a:{held}")):
-        assert secrets.find_in_body(body.encode()) == "OPENAI_API_KEY"
+    for body, found in [
+        ('{"key": "sk-0000000000000000"}', None),
+        (f'{{"key": "{held}"}}', "OPENAI_API_KEY"),
+        (f"key={held.replace('-', '%2D')}", "OPENAI_API_KEY"),
+        (basic(f"a:{held}"), "OPENAI_API_KEY"),
+        (held[:-1], None),
+    ]:
+        assert secrets.body_search().find(body.encode(), is_last=True) == found
+        search = secrets.body_search()
+        pieces = [search.find(bytes([byte]), is_last=False) for byte in body.encode()]
+        assert next(filter(None, [*pieces, search.find(b"", is_last=True)]), None) == found
 
 
 def test_a_placeholder_of_another_credential_is_refused() -> None:
