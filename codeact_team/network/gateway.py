@@ -63,6 +63,7 @@ class _Gateway:
         self._numbers = count(1)
         self._ways: dict[int, Way] = {}
         self._listening: dict[int, socket.socket] = {}
+        self._starting = asyncio.Lock()
         self._child: ChildProcess | None = None
         self._reader: asyncio.Task[None] | None = None
         self._starts = 0
@@ -94,11 +95,13 @@ class _Gateway:
             # the code's user is another one, whom the token keeps out
             os.chmod(way.socket, 0o666)
             listening.listen(_BACKLOG)
-            self._ways[way.number] = way
-            if self._child is None:
-                await self._start()
-            else:
-                self._introduce(self._child, way)
+            # of two that are opened at once, one starts the proxy
+            async with self._starting:
+                self._ways[way.number] = way
+                if self._child is None:
+                    await self._start()
+                else:
+                    self._introduce(self._child, way)
         except BaseException:
             await self.close(way)
             raise
@@ -111,7 +114,9 @@ class _Gateway:
             listening.close()
         self.send(Closed(way.number))
         way.remove()
-        if not self._ways:
+        async with self._starting:
+            if self._ways:
+                return
             if self._reader is not None:
                 self._reader.cancel()
                 await asyncio.wait({self._reader})
@@ -147,8 +152,9 @@ class _Gateway:
         self._sockets = ours
         self._child = child
         self._reader = asyncio.ensure_future(self._read(child))
-        for way in self._ways.values():
-            self._introduce(child, way)
+        for number, way in self._ways.items():
+            if number in self._listening:
+                self._introduce(child, way)
 
     def _introduce(self, child: ChildProcess, way: Way) -> None:
         # before the message, which says that it is there
@@ -168,13 +174,17 @@ class _Gateway:
         await self._lose(child)
         if self._starts < _MOST_STARTS:
             try:
-                await self._start()
+                async with self._starting:
+                    await self._start()
+                return
             except SandboxError as error:
                 logger.error("%s", error)
         else:
-            logger.error(
-                "the proxy of `egress` has died %d times in a row: nothing goes out any more", self._starts
-            )
+            logger.error("the proxy of `egress` has died %d times in a row", self._starts)
+        # else connections would wait for ever
+        logger.error("sandboxes with `egress` reach nothing any more")
+        while self._listening:
+            self._listening.popitem()[1].close()
 
     async def _lose(self, child: ChildProcess) -> None:
         """End what goes on through a proxy that has died."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +174,36 @@ async def test_a_proxy_that_is_killed_is_started_again_and_the_sandbox_goes_on(u
             assert await client.connect("a.test", upstream.port) == 200
             assert (await client.ask(get("/1", "a.test")))[0] == 200
     assert proxies() == before
+
+
+async def test_sandboxes_that_start_at_once_have_one_proxy(upstream: Upstream) -> None:
+    before = proxies()
+
+    async def use() -> None:
+        async with way_out(allowed("a.test", upstream.port)) as way, client_of(way) as client:
+            assert await client.connect("a.test", upstream.port) == 200
+            assert len(proxies() - before) == 1
+
+    for _ in range(2):
+        await asyncio.gather(*(use() for _ in range(3)))
+        assert proxies() == before
+
+
+async def test_a_proxy_that_dies_again_and_again_leaves_no_connection_waiting() -> None:
+    before = proxies()
+
+    def refuses(path: Path) -> bool:
+        # of some that die
+        with suppress(OSError):
+            for proxy in proxies() - before:
+                os.kill(proxy, signal.SIGKILL)
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+
+    async with way_out() as way:
+        await until(lambda: refuses(way.socket))
+    async with way_out() as way, client_of(way) as client:
+        assert await client.connect("a.test", 443) == 403
 
 
 async def test_a_way_that_is_closed_leaves_neither_connections_nor_files_nor_processes(
