@@ -348,6 +348,11 @@ class Sandbox(ABC):
     way_out: WayOut | None = None
 
     @property
+    def way_out_place(self) -> str:
+        """The directory of its way out, as its programs see it."""
+        return WAY_OUT
+
+    @property
     @abstractmethod
     def running(self) -> bool:
         """Whether it runs; ``False`` before ``start`` and after the end, whatever has ended it."""

@@ -20,7 +20,6 @@ from codeact_team.core.execution import Artifact, BoundName
 from codeact_team.errors import SandboxError, SandboxLostError
 from codeact_team.sandbox.base import (
     STARTS_AT_ONCE,
-    WAY_OUT,
     Exit,
     NoPythonError,
     Process,
@@ -370,7 +369,7 @@ class SupervisorConnection:
         """Have the supervisor take connections of code. Raises a ``SandboxError`` if it cannot."""
         order = {
             "token": way_out.token,
-            "socket": f"{WAY_OUT}/socket",
+            "socket": f"{self._sandbox.way_out_place}/socket",
             "addresses": [*way_out.addresses],
         }
         await self.send(frame(Kind.EGRESS, json.dumps(order).encode()))

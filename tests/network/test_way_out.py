@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -181,32 +179,6 @@ async def test_containers_without_a_way_out_are_refused_in_words(
     executor.life.environment.egress = EgressTo(way_out_of(echo))
     with pytest.raises(SandboxError, match=reason):
         await executor.start()
-
-
-WITHOUT_NAMESPACES = """
-import asyncio, sys
-from pathlib import Path
-from codeact_team.errors import ConfinementError
-from codeact_team.sandbox.base import WayOut
-from codeact_team.sandbox.confined.sandbox import ConfinedSandbox, ConfinedSandboxConfig
-from sandboxes.confined_host import do_without
-async def main():
-    do_without(["namespaces"])
-    sandbox = ConfinedSandbox(ConfinedSandboxConfig(), workspace=Path(sys.argv[1]))
-    sandbox.way_out = WayOut(Path(sys.argv[1]), "0" * 64, [])
-    try: await sandbox.start()
-    except ConfinementError as error: print(error)
-    finally: await sandbox.stop()
-asyncio.run(main())
-"""
-
-
-def test_code_without_namespaces_is_refused_in_words(tmp_path: Path) -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", WITHOUT_NAMESPACES, str(tmp_path)],
-        env={"PYTHONPATH": str(Path(__file__).parent.parent), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert said.stdout.startswith("`egress` needs namespaces, which this machine does not give"), said.stderr
 
 
 @pytest.mark.long

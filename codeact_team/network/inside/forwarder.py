@@ -6,6 +6,7 @@ forwarder: the proxy at the socket decides alone. It says to it where code has c
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import time
@@ -17,7 +18,7 @@ from contextlib import ExitStack
 
 from codeact_team.network.inside.first_line import FirstLine
 from codeact_team.network.inside.relay import reset
-from codeact_team.sandbox.system.framing import send_with_descriptors
+from codeact_team.sandbox.system.framing import receive_with_descriptors, send_with_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,25 +41,28 @@ if TYPE_CHECKING:
 _AT_ONCE = 64
 """The most connections that are taken before those are handed on."""
 _BACKLOG = 1024
+_LONGEST_NOTE = 200
 _PAUSE = 0.005
 """Seconds until a full socket is tried again: the kernel tells nobody that it has room."""
 _PATIENCE = 5.0
 """Seconds after which a connection is refused that the proxy, or the relay, does not take."""
 
 
-class Connection(namedtuple("Connection", "accepted client server")):
+class Connection(namedtuple("Connection", "accepted client server thread", defaults=(0,))):
     """A connection of code that was taken.
 
     Attributes:
         accepted: This end of it.
         client: The address from which code has connected.
         server: The one to which it has.
+        thread: The thread that has connected, where that is known; else 0.
     """
 
     __slots__ = ()
     accepted: socket.socket
     client: Address
     server: Address
+    thread: int
 
 
 class _Waiting:
@@ -84,6 +88,7 @@ class Forwarder:
         token: The secret of the sandbox.
         path: The unix socket.
         addresses: Where to listen.
+        door: A socket through which connections come that were taken elsewhere.
         units_of: Says for each of some connections what in the sandbox has made it; see :class:`FirstLine`.
         start_relay: Starts a relay, and returns the socket to it. May raise an ``OSError``.
 
@@ -98,6 +103,7 @@ class Forwarder:
         token: str,
         path: str,
         addresses: Sequence[Address],
+        door: socket.socket | None = None,
         units_of: Callable[[Sequence[Connection]], Sequence[str]],
         start_relay: Callable[[], socket.socket],
     ) -> None:
@@ -109,6 +115,7 @@ class Forwarder:
         self._relay: socket.socket | None = None
         self._waiting: deque[_Waiting] = deque()
         self._listeners: dict[int, socket.socket] = {}
+        self._door = door
         with ExitStack() as failed:
             # a trial, of which the proxy hears nothing but its end
             try:
@@ -120,6 +127,9 @@ class Forwarder:
                 listener = failed.enter_context(_listening_at(address))
                 self._listeners[listener.fileno()] = listener
                 self._poll.register(listener.fileno(), select.EPOLLIN)
+            if door is not None:
+                door.setblocking(False)
+                self._poll.register(door.fileno(), select.EPOLLIN)
             failed.pop_all()
         # one descriptor for all, so that the loop is not slower with many
         self._listen()
@@ -138,14 +148,12 @@ class Forwarder:
         try:
             ready = self._poll.poll(0, _AT_ONCE)
             for fd, _ in ready:
-                listener = self._listeners[fd]
                 # a flood at one address leaves time for the others
                 for _ in range(_AT_ONCE // len(ready)):
                     try:
-                        accepted, client = listener.accept()
+                        taken.append(self._take(fd))
                     except (BlockingIOError, ConnectionAbortedError):
                         break
-                    taken.append(Connection(accepted, client, listener.getsockname()))
         except OSError:
             # no descriptors are left for now: code waits
             self._pause()
@@ -153,6 +161,22 @@ class Forwarder:
             line = FirstLine(self._token, unit, *connection.server)
             self._waiting.append(_Waiting(connection.accepted, line.pack()))
         self._hand_on()
+
+    def _take(self, fd: int) -> Connection:
+        """Take a connection. Raises an ``OSError``: a ``BlockingIOError`` if there is none."""
+        if (listener := self._listeners.get(fd)) is not None:
+            accepted, client = listener.accept()
+            return Connection(accepted, client, listener.getsockname())
+        assert self._door is not None, "nothing else is watched"
+        data, descriptors, _ = receive_with_descriptors(self._door, _LONGEST_NOTE)
+        if not descriptors:
+            # whoever takes them has ended
+            self._poll.unregister(fd)
+            raise BlockingIOError
+        said = json.loads(data)
+        host, port = said["address"]
+        accepted = socket.socket(fileno=descriptors[0])
+        return Connection(accepted, accepted.getpeername(), (host, port), said["thread"])
 
     def _pause(self) -> None:
         """Take no more connections for a moment."""

@@ -68,6 +68,7 @@ class Confinement(NamedTuple):
         way_out: If a supervisor takes connections of code, the files and directories that this needs, each with its place in the
             mount view; else empty.
         hosts: More lines of ``/etc/hosts``, name to address.
+        addresses: Where the supervisor takes connections: addresses with ports.
     """
 
     readable: Sequence[str]
@@ -84,6 +85,7 @@ class Confinement(NamedTuple):
     tmpfs_mib: int
     way_out: Sequence[tuple[str, str]] = ()
     hosts: Mapping[str, str] = {}
+    addresses: Sequence[tuple[str, int]] = ()
 
     def open_workspace(self) -> int:
         """Open the workspace, only to name it. Raises an ``OSError`` if something else is in its place."""

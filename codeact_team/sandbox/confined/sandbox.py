@@ -176,9 +176,9 @@ _WITHOUT_MOUNTS = (
 )
 _WITHOUT_LOOPBACK = ", and no loopback without namespaces: use sockets with a path"
 
-_NEEDS_NAMESPACES = (
-    "`egress` needs namespaces, which this machine does not give: without them code has no loopback of its own. {}; or leave "
-    "out `egress`, or use a Docker executor"
+_NEEDS_CONFINEMENT = (
+    "`egress` needs a kernel that keeps code from the network, as all else would go past its rules. {}; or leave out `egress`, or "
+    "use a Docker executor"
 )
 
 _GROUP = " control group"
@@ -336,7 +336,7 @@ class ConfinedSandbox(Sandbox):
             environment |= python_path(str(self._packages), environment)
         # in namespaces, a program sees no other processes than its own
         seen = ["/proc"] if supervises and self._has_namespaces else []
-        return await self._spawn(SpawnRequest(list(argv), environment, [*self._paths, *seen], supervises))
+        return await self._spawn(SpawnRequest(list(argv), environment, [*self._readable, *seen], supervises))
 
     async def supervise_loaded(self) -> Process | None:
         is_loaded = (
@@ -345,7 +345,14 @@ class ConfinedSandbox(Sandbox):
         if not (is_loaded and self.python_is_plain):
             return None
         self._check_idle()
-        return await self._spawn(SpawnRequest(None, self._base_environment(), self._paths, supervises=True))
+        return await self._spawn(
+            SpawnRequest(None, self._base_environment(), self._readable, supervises=True)
+        )
+
+    @property
+    def _readable(self) -> list[str]:
+        is_outside = self.way_out is not None and not self._has_namespaces
+        return [*self._paths, self.way_out_place] if is_outside else self._paths
 
     def _check_idle(self) -> None:
         if not self.running:
@@ -392,8 +399,6 @@ class ConfinedSandbox(Sandbox):
         async with _starts:
             self._control = control = self._launch()
             await control.wait_until_ready()
-            if self.way_out is not None and not self._has_namespaces:
-                raise ConfinementError(_NEEDS_NAMESPACES.format(remedy()))
             reasons = control.readied.reasons
             self.ungrouped = {
                 name.removesuffix(_GROUP): reason
@@ -401,6 +406,8 @@ class ConfinedSandbox(Sandbox):
                 if reason is not None and name.endswith(_GROUP)
             }
             self.enforced = await self._find_enforced(reasons)
+        if self.way_out is not None and Enforced.NETWORK not in self.enforced:
+            raise ConfinementError(_NEEDS_CONFINEMENT.format(remedy()))
         _judge(self.enforced, reasons, required=self._config.confinement == "required")
         self._is_used = False
 
@@ -434,6 +441,7 @@ class ConfinedSandbox(Sandbox):
             tmpfs_mib=self._config.tmpfs_mib,
             way_out=[] if self.way_out is None else _shown_of(self.way_out),
             hosts={} if self.way_out is None else {**self.way_out.hosts},
+            addresses=[] if self.way_out is None else [*self.way_out.addresses],
         )
         return SupervisingProcess(settings, self._program)
 
@@ -457,7 +465,7 @@ class ConfinedSandbox(Sandbox):
     def _base_environment(self) -> dict[str, str]:
         assert self._private is not None, "it has started"
         return {
-            **({} if self.way_out is None else self.way_out.environment),
+            **self._variables_of_way_out(),
             "PATH": f"{os.path.dirname(sys.executable)}:{SEARCH_PATH}",
             # so that programs leave their files at home and not in the workspace
             "HOME": self._private.path,
@@ -469,6 +477,19 @@ class ConfinedSandbox(Sandbox):
             # git stops if it cannot read its configuration in /etc
             "GIT_CONFIG_NOSYSTEM": "1",
         }
+
+    @property
+    def way_out_place(self) -> str:
+        if self.way_out is None or self._has_namespaces:
+            return super().way_out_place
+        return str(self.way_out.directory)
+
+    def _variables_of_way_out(self) -> dict[str, str]:
+        if self.way_out is None:
+            return {}
+        # without mounts, its files are where they are
+        place = self.way_out_place
+        return {name: value.replace(WAY_OUT, place) for name, value in self.way_out.environment.items()}
 
     async def _stop(self) -> None:
         control, private = self._control, self._private

@@ -268,6 +268,23 @@ def take_domain() -> int | None:
     return int(handed)
 
 
+_DOOR = "CODEACT_TEAM_DOOR"
+"""The variable by which a supervisor gets the socket through which connections of code come that it cannot take itself."""
+
+
+def handed_door(descriptor: int) -> dict[str, str]:
+    """The variable for a supervisor that inherits such a socket."""
+    return {_DOOR: str(descriptor)}
+
+
+def take_door() -> int | None:
+    """The descriptor of the socket that this supervisor was handed, if any."""
+    if (handed := os.environ.pop(_DOOR, None)) is None:
+        return None
+    os.set_inheritable(int(handed), False)
+    return int(handed)
+
+
 def in_domain(ruleset: int, action: Callable[[], _T]) -> _T:
     """Do something in a domain, and return its result; this thread does not enter it.
 

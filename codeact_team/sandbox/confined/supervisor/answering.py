@@ -16,6 +16,7 @@ from functools import partial
 
 from codeact_team.sandbox.confined.supervisor import calls, isolation, users
 from codeact_team.sandbox.confined.supervisor.asked_files import FileCalls, WritableDirectories
+from codeact_team.sandbox.confined.supervisor.asked_network import NetworkCalls
 from codeact_team.sandbox.confined.supervisor.asked_processes import GO_ON, Members, Signals, Starts
 from codeact_team.sandbox.confined.supervisor.asked_sockets import SocketCalls
 from codeact_team.sandbox.confined.supervisor.asked_terminals import TerminalCalls
@@ -40,14 +41,22 @@ class Answering:
         listener: The descriptor of their listener, which is closed at the end.
         writable: Descriptors of the directories that they may write, which stay the caller's.
         most: The most processes and threads that they may be.
+        network: Makes what decides on their connections of TCP, if they have a way out.
     """
 
-    def __init__(self, listener: int, writable: Sequence[int], most: int) -> None:
+    def __init__(
+        self,
+        listener: int,
+        writable: Sequence[int],
+        most: int,
+        network: Callable[[Listener], NetworkCalls] | None = None,
+    ) -> None:
         self._listener = Listener(listener)
         self._directories = WritableDirectories(writable)
         members = Members()
         self._starts = Starts(members, most)
-        self._sockets = SocketCalls(self._listener, self._directories)
+        reached = None if network is None else network(self._listener)
+        self._sockets = SocketCalls(self._listener, self._directories, reached)
         self._terminals = TerminalCalls(self._listener)
         of_whom: Sequence[tuple[Sequence[str], Callable[[str, Asked], object]]] = (
             (calls.OF_CHILDREN, self._starts.do),

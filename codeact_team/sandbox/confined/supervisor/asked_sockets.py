@@ -24,6 +24,7 @@ from codeact_team.sandbox.confined.supervisor.asked_files import (
     open_entry,
     refused,
 )
+from codeact_team.sandbox.confined.supervisor.asked_network import NetworkCalls
 from codeact_team.sandbox.confined.supervisor.listening import Asked, Listener, read_memory
 from codeact_team.sandbox.system.kernel import MAKE_SOCKET, allow, in_domain, make_ruleset
 
@@ -55,11 +56,15 @@ class SocketCalls:
     Args:
         listener: Where they are asked.
         directories: Where sockets may have names.
+        network: What code may reach by TCP, if anything.
     """
 
-    def __init__(self, listener: Listener, directories: WritableDirectories) -> None:
+    def __init__(
+        self, listener: Listener, directories: WritableDirectories, network: NetworkCalls | None
+    ) -> None:
         self._listener = listener
         self._directories = directories
+        self._network = network
         self._names: list[int] = []
         """Descriptors of the names that code has bound: while one is open, no other file gets its identity."""
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
@@ -71,19 +76,32 @@ class SocketCalls:
         """Close what is held open."""
         for name in (*self._names, self._binding):
             os.close(name)
+        if self._network is not None:
+            self._network.close()
 
     def do(self, name: str, asked: Asked) -> int | None:
-        """Do a call. Returns its result; ``None`` if it is answered later. Raises an ``OSError``."""
+        """Do a call. Returns its result; ``None`` if it is answered in another way. Raises an ``OSError``."""
+        if name == "socket":
+            return self._require_network().make(asked)
         fd, address, length = as_int(asked.arguments[0]), asked.arguments[1], as_int(asked.arguments[2])
         if not _FAMILY.size < length <= _LONGEST_ADDRESS:
             raise refused(errno.EINVAL)
         data = read_memory(asked, address, length)
+        if len(data) < length:
+            raise refused()
+        family = _FAMILY.unpack_from(data)[0]
+        if family == socket.AF_INET and name == "connect":
+            return self._require_network().connect(asked)
         path = data[_FAMILY.size :].partition(b"\0")[0]
-        # a name without a path is everybody's on the machine; and here would be the door to a proxy
-        if len(data) < length or _FAMILY.unpack_from(data)[0] != socket.AF_UNIX or not path:
+        # a name without a path is everybody's on the machine
+        if family != socket.AF_UNIX or not path:
             raise refused()
         if name == "bind" and _LINE in path:
             raise refused()
+        return self._do_local(name, asked, fd, path)
+
+    def _do_local(self, name: str, asked: Asked, fd: int, path: bytes) -> int | None:
+        """Do a call for a socket with a path."""
         kind, is_connected = _kind_of(asked, fd)
         if kind not in _KINDS:
             # somebody outside has bound a name that reads like a line about this socket
@@ -103,6 +121,11 @@ class SocketCalls:
             raise
         ours.close()
         return 0
+
+    def _require_network(self) -> NetworkCalls:
+        if self._network is None:
+            raise refused()
+        return self._network
 
     def _replace(self, asked: Asked, ours: socket.socket, fd: int, flags: int) -> None:
         os.set_blocking(ours.fileno(), not flags & os.O_NONBLOCK)
@@ -128,6 +151,11 @@ class SocketCalls:
 
     def _connect(self, asked: Asked, ours: socket.socket, path: bytes, fd: int, flags: int) -> bool:
         """Connect. Returns whether that is done; otherwise the call is answered later."""
+        if self._network is not None and path == self._network.path:
+            # the supervisor of the sandbox, to the proxy; of others, the proxy takes nothing
+            ours.setblocking(False)
+            ours.connect(path)
+            return True
         with self._directories.named_by(asked, AT_FDCWD, path) as found:
             if not stat.S_ISSOCK(os.stat(found).st_mode):
                 raise refused(errno.ECONNREFUSED)

@@ -144,7 +144,7 @@ IN_NAMESPACES = (
 
 OF_SIGNALS = (*_SIGNALLING.split(), "pidfd_send_signal")
 OF_CHILDREN = ("clone", "fork", "vfork")
-OF_SOCKETS = ("bind", "connect")
+OF_SOCKETS = ("bind", "connect", "socket")
 OF_TERMINALS = ("open", "openat")
 """Asked only with ``O_RDWR``, and without flags that create or empty a file: so programs make terminals, and open them."""
 _MORE_THAN_A_TERMINAL = 0xFFFFFFFF & ~(os.O_NOCTTY | os.O_CLOEXEC | _O_LARGEFILE)
@@ -156,13 +156,22 @@ llistxattr lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 _NEW_OF_FILES = "file_setattr getxattrat listxattrat removexattrat setxattrat"
 
 
-def without_namespaces(landlock: int, scopes: int) -> list[Rule]:
+_WITH_A_WAY_OUT = (
+    # what code gets for it is one end of a connection, and the other end is not its own
+    Rule("socket", unless_one_of=(0, (socket.AF_UNIX, socket.AF_INET))),
+    Rule("socket", bits={1: _NO_STREAM}),
+    Rule("socket", unless_one_of=(2, (0, socket.IPPROTO_TCP))),
+    Rule("socket", where=(0, socket.AF_INET), asked=True),
+)
+
+
+def without_namespaces(landlock: int, scopes: int, *, has_way_out: bool = False) -> list[Rule]:
     """Refused or asked, beside :data:`FOR_ALL`, where code has no namespaces, but this version of Landlock, with these scopes."""
     # by its scope, Landlock keeps signals within the sandbox, and within what the session's supervisor keeps apart there
     of_signals = () if scopes & SIGNALS else OF_SIGNALS
     return [
         *_FOR_BOTH,
-        *_streams_only("socket"),
+        *(_WITH_A_WAY_OUT if has_way_out else _streams_only("socket")),
         # Landlock does not know it yet
         *((Rule("truncate"),) if landlock < ABI_OF_TRUNCATING else ()),
         # programs know kernels without them
@@ -171,5 +180,5 @@ def without_namespaces(landlock: int, scopes: int) -> list[Rule]:
             Rule(call, masked=(MODES[call] - 1, _MORE_THAN_A_TERMINAL, os.O_RDWR), asked=True)
             for call in OF_TERMINALS
         ),
-        *(Rule(call, asked=True) for call in (*of_signals, *OF_CHILDREN, *OF_SOCKETS, *OF_FILES)),
+        *(Rule(call, asked=True) for call in (*of_signals, *OF_CHILDREN, "bind", "connect", *OF_FILES)),
     ]

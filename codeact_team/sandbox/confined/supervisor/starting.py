@@ -10,13 +10,16 @@ import struct
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple, Protocol, Self
 
 from codeact_team.sandbox.confined.protocol import Confinement, SpawnRequest
 from codeact_team.sandbox.confined.supervisor import calls, isolation
 from codeact_team.sandbox.confined.supervisor.answering import Answering
+from codeact_team.sandbox.confined.supervisor.asked_network import NetworkCalls
 from codeact_team.sandbox.confined.supervisor.isolation import SHARED_MEMORY
 from codeact_team.sandbox.confined.supervisor.listening import (
+    Listener,
     install_asking,
     receive_listener,
     send_listener,
@@ -106,7 +109,8 @@ def without_namespaces(
     devices = [*filter(os.path.exists, [os.devnull, isolation.OWN_TERMINAL])]
     if settings.shared_memory or (user is not None and user.is_own):
         devices += filter(os.path.exists, [SHARED_MEMORY])
-    rules = calls.without_namespaces(kernel.landlock_abi(), kernel.landlock_scopes())
+    has_way_out = bool(settings.way_out)
+    rules = calls.without_namespaces(kernel.landlock_abi(), kernel.landlock_scopes(), has_way_out=has_way_out)
 
     def start(request: SpawnRequest, counters: GroupCounters) -> RunningProgram:
         def confine() -> None:
@@ -135,12 +139,25 @@ def without_namespaces(
                 ruleset = isolation.make_domain(files, writable, scoped=False)
                 within.callback(os.close, ruleset)
                 environment, inherited = environment | kernel.handed_domain(ruleset), [*inherited, ruleset]
+            network = None
+            if request.supervises and has_way_out:
+                door, theirs_of_door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                within.enter_context(door)
+                within.enter_context(theirs_of_door)
+                inner = theirs_of_door.fileno()
+                environment, inherited = environment | kernel.handed_door(inner), [*inherited, inner]
+                network = partial(_network, door, settings)
             preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno(), *own])
             program = _start(preparation, main_thread, loaded)
-            Answering(receive_listener(ours), own, settings.pids).start()
+            Answering(receive_listener(ours), own, settings.pids, network).start()
         return program
 
     return start
+
+
+def _network(door: socket.socket, settings: Confinement, listener: Listener) -> NetworkCalls:
+    directory, _ = settings.way_out[0]
+    return NetworkCalls(listener, door.dup(), settings.addresses, f"{directory}/socket")
 
 
 def _given(request: SpawnRequest, counters: GroupCounters) -> tuple[dict[str, str], Sequence[int]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from contextlib import suppress
 
 from codeact_team.network.inside import peers
 from codeact_team.network.inside.forwarder import Forwarder
 from codeact_team.network.inside.relay import Relay
 from codeact_team.sandbox.system.framing import ProtocolError
-from codeact_team.sandbox.system.kernel import close_descriptors
+from codeact_team.sandbox.system.kernel import close_descriptors, take_door
 from codeact_team.sandbox.system.process_tree import stat_fields
 
 TYPE_CHECKING = False
@@ -49,11 +50,14 @@ class Egress:
             addresses = [(str(address), int(port)) for address, port in order["addresses"]]
         except (ValueError, LookupError, TypeError) as error:
             raise ProtocolError("the order to take connections cannot be understood") from error
+        door = take_door()
         self._forwarder = Forwarder(
             context.loop,
             token=token,
             path=path,
-            addresses=addresses,
+            # where code shares the machine's network, they are taken outside
+            addresses=addresses if door is None else (),
+            door=None if door is None else socket.socket(fileno=door),
             units_of=self._units.of,
             start_relay=self._start_relay,
         )
@@ -109,6 +113,8 @@ class _Units:
         if len(units) == 1 and not self._has_strangers(living):
             # nobody else can have made them; to find that by the kernel's tables takes milliseconds
             return [*units] * len(connections)
+        if all(one.thread for one in connections):
+            return [living.get(_process_of(one.thread), _UNKNOWN) for one in connections]
         found = self._by_sockets(connections, living)
         return [found.get(one, _UNKNOWN) for one in connections]
 
@@ -166,3 +172,12 @@ def _session_of(process: int) -> int:
         return int(stat_fields(process)[_SESSION])
     except OSError:
         return 0
+
+
+def _process_of(thread: int) -> int:
+    """The process of a thread; 0 if it has ended."""
+    with suppress(OSError), open(f"/proc/{thread}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"Tgid:"):
+                return int(line.split()[1])
+    return 0
