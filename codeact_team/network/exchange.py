@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -38,6 +39,14 @@ _DIAL_TIMEOUT = 20.0
 """Seconds in which one address of a server has to answer."""
 _REPEATED = {"GET", "HEAD", "OPTIONS"}
 """Methods that may be sent again where a kept connection has ended meanwhile."""
+_OVERRIDES = {
+    b"x-http-method-override",
+    b"x-http-method",
+    b"x-method-override",
+    b"x-original-url",
+    b"x-rewrite-url",
+}
+"""Fields by which some servers take another method, or another path, than a rule has seen."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Reply = Proceed | ReadRequests | Denied | Answered
@@ -139,6 +148,7 @@ class Exchanges:
         """
         self._require_host(request, origin)
         path_of(request.target)
+        request = request._replace(headers=_for_next_hop(request))
         is_tls = origin.scheme == "https"
         headers = self._secrets.put_in(
             origin.host, request.method, is_tls, passed_on(request.headers), request.target
@@ -263,6 +273,25 @@ class Exchanges:
             stream.close()
             raise
         return _Upstream(origin, socket, stream, ResponseReader(stream))
+
+
+def _for_next_hop(request: Request) -> Headers:
+    """The headers with one step less in ``Max-Forwards``, if that counts; raises an :class:`HttpError` if it is used up."""
+    for name, _ in request.headers:
+        # servers of some kinds take an underscore for a hyphen
+        if name.lower().replace(b"_", b"-") in _OVERRIDES:
+            raise HttpError(
+                403,
+                f"the field {name.decode()} is not passed on: a server may take another method or path by it",
+            )
+    steps = values_of(request.headers, b"max-forwards")
+    if not steps or request.method not in ("TRACE", "OPTIONS"):
+        return request.headers
+    if len(steps) > 1 or re.fullmatch(rb"[0-9]{1,9}", steps[0]) is None:
+        raise HttpError(400, "Max-Forwards is not one number")
+    if not (left := int(steps[0])):
+        raise HttpError(501, f"Max-Forwards ends here, and the proxy itself answers no {request.method}")
+    return [*without_fields(request.headers, b"max-forwards"), (b"Max-Forwards", b"%d" % (left - 1))]
 
 
 def _with_host(headers: Headers, origin: Origin) -> Headers:

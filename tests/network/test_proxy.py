@@ -257,3 +257,35 @@ async def test_large_bodies_pass_both_ways(lookups: list[str]) -> None:
             status, body = await client.ask(request)
             assert (status, len(body)) == (200, size)
     assert len(upstream.heads[0].partition(b"\r\n\r\n")[2]) == size
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "status"),
+    [("OPTIONS", "5", 200), ("TRACE", "0", 501), ("OPTIONS", "-1", 400), ("GET", "0", 200)],
+)
+async def test_a_request_goes_no_further_than_it_says(
+    method: str, steps: str, status: int, lookups: list[str], upstream: Upstream
+) -> None:
+    site = f"a.test:{upstream.port}"
+    async with way_out(allowed("a.test", upstream.port)) as way, client_of(way) as client:
+        request = get(f"http://{site}/", site, method=method, fields=f"Max-Forwards: {steps}\r\n")
+        assert (await client.ask(request))[0] == status
+    sent = b"".join(upstream.heads)
+    assert (b"Max-Forwards: 4\r\n" in sent) == (steps == "5")
+    assert bool(sent) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    "field", ["X-HTTP-Method-Override: DELETE", "x_http_method: PUT", "X-Original-URL: /closed"]
+)
+async def test_a_field_by_which_a_server_might_do_something_else_is_refused(
+    field: str, lookups: list[str], upstream: Upstream
+) -> None:
+    site = f"a.test:{upstream.port}"
+    rule = allowed("a.test", upstream.port, methods=["POST"], paths=["/open"])
+    async with way_out(rule) as way, client_of(way) as client:
+        status, text = await client.ask(
+            get(f"http://{site}/open", site, method="POST", fields=f"{field}\r\n")
+        )
+        assert (status, "another method or path" in text) == (403, True)
+    assert upstream.heads == []
