@@ -90,6 +90,55 @@ async def dial(addresses: Sequence[str], port: int) -> SocketStream:
     raise HttpError(502, f"the server cannot be reached: {reason}")
 
 
+class Room:
+    """What may be kept of the bodies of one sandbox at a time. Beyond it, bodies pass and are not kept.
+
+    Args:
+        size: Bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes, if they are there."""
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Give back what was taken."""
+        self._left += size
+
+
+class _Kept:
+    """A body as far as it is kept.
+
+    Attributes:
+        data: What is kept.
+        is_whole: Whether that is all that has come.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.data = bytearray()
+        self.is_whole = True
+
+    def add(self, piece: bytes) -> bool:
+        """Keep a piece, unless it is too much, or one before it was not kept."""
+        fits = len(self.data) + len(piece) <= MOST_KEPT
+        self.is_whole = self.is_whole and fits and self._room.take(len(piece))
+        if self.is_whole:
+            self.data += piece
+        return self.is_whole
+
+    def release(self) -> None:
+        """Keep it no longer."""
+        self._room.give_back(len(self.data))
+        self.data.clear()
+
+
 class _Upstream(NamedTuple):
     """A kept connection to a server."""
 
@@ -112,6 +161,7 @@ class Exchanges:
         unit: The session, fork or process whose connection it is.
         trust: How servers prove who they are.
         secrets: The credentials of the sandbox.
+        room: What may be kept of its bodies.
     """
 
     def __init__(
@@ -122,6 +172,7 @@ class Exchanges:
         unit: str,
         trust: ssl.SSLContext,
         secrets: Secrets,
+        room: Room,
     ) -> None:
         self._reader = reader
         self._gateway = gateway
@@ -129,6 +180,7 @@ class Exchanges:
         self._unit = unit
         self._trust = trust
         self._secrets = secrets
+        self._room = room
         self._upstream: _Upstream | None = None
 
     def close(self) -> None:
@@ -153,9 +205,25 @@ class Exchanges:
         headers = self._secrets.put_in(
             origin.host, request.method, is_tls, passed_on(request.headers), request.target
         )
-        body = _Body(self._reader, request, self._secrets)
-        start = await body.read_start()
-        question = Asked(
+        body = _Body(self._reader, request, self._secrets, self._room)
+        try:
+            await body.read_start()
+            reply = await self._gateway.ask(self._question(request, origin, body))
+            match reply:
+                case Answered():
+                    await self._give_recorded(request, reply)
+                case Proceed():
+                    outgoing = Request(request.method, request.target, _with_host(headers, origin))
+                    await self._send(reply, outgoing, origin, body)
+                case Denied():
+                    raise HttpError(reply.status, reply.reason)
+                case ReadRequests():
+                    raise HttpError(500, "the request was understood as a connection")
+        finally:
+            body.release()
+
+    def _question(self, request: Request, origin: Origin, body: _Body) -> Asked:
+        return Asked(
             number=0,
             sandbox=self._sandbox,
             unit=self._unit,
@@ -164,20 +232,9 @@ class Exchanges:
             host=origin.host,
             port=origin.port,
             target=request.target,
-            content=start if body.is_whole else b"",
+            content=body.start if body.is_whole else b"",
             is_whole=body.is_whole,
         )
-        reply = await self._gateway.ask(question)
-        match reply:
-            case Answered():
-                await self._give_recorded(request, reply)
-            case Proceed():
-                outgoing = Request(request.method, request.target, _with_host(headers, origin))
-                await self._send(reply, outgoing, origin, body)
-            case Denied():
-                raise HttpError(reply.status, reply.reason)
-            case ReadRequests():
-                raise HttpError(500, "the request was understood as a connection")
 
     def _require_host(self, request: Request, origin: Origin) -> None:
         """Raise an :class:`HttpError` if the request names another host than the one that the connection is for."""
@@ -211,7 +268,7 @@ class Exchanges:
 
         try:
             response = await self._response(allowed, request, origin, body)
-            answer = _Answer(self._reader, request.method, response, self._secrets, origin.host)
+            answer = _Answer(self._reader, request.method, response, self._secrets, origin.host, self._room)
             assert self._upstream is not None, "it has answered"
             await answer.pass_on(
                 self._upstream.reader,
@@ -227,6 +284,8 @@ class Exchanges:
             if ended.error is not None:
                 partial = ended if answer is None else replace(answer.ended(ended), error=ended.error)
                 self._gateway.tell(replace(partial, sent=body.sent, content=b"", is_whole=False))
+            if answer is not None:
+                answer.release()
             if self._upstream is not None and not self._upstream.reader.goes_on:
                 self.close()
 
@@ -308,44 +367,51 @@ class _Body:
     """The body of a request, of which the start is read before anybody is asked.
 
     Attributes:
+        start: Its start.
         is_whole: Whether the start is all of it.
         sent: How many bytes were sent.
     """
 
-    def __init__(self, reader: RequestReader, request: Request, secrets: Secrets) -> None:
+    def __init__(self, reader: RequestReader, request: Request, secrets: Secrets, room: Room) -> None:
         self._reader = reader
         self._search = secrets.body_search()
-        self._start = b""
+        self._kept = _Kept(room)
+        self.start = b""
         lengths = values_of(request.headers, b"content-length")
         self._length = int(lengths[0]) if lengths else None
         self._exists = self._length is not None or bool(values_of(request.headers, b"transfer-encoding"))
         self.is_whole = False
         self.sent = 0
 
-    async def read_start(self) -> bytes:
+    async def read_start(self) -> None:
         """Read as much as is kept."""
-        start = bytearray()
-        while len(start) <= MOST_KEPT:
-            if (piece := await self._reader.read_body()) is None:
-                self.is_whole = True
+        while (piece := await self._reader.read_body()) is not None:
+            if not self._kept.add(piece):
                 break
-            start += piece
-        self._start = bytes(start)
-        self._require_no_placeholder(self._start, is_last=self.is_whole)
-        return self._start
+        self.is_whole = piece is None
+        self.start = bytes(self._kept.data) + (piece or b"")
+        self._require_no_placeholder(self.start, is_last=self.is_whole)
+
+    def release(self) -> None:
+        """Keep nothing of it any more."""
+        self._kept.release()
 
     @property
     def framing(self) -> Headers:
         """The headers that say how long it is."""
         if not self._exists:
             return ()
-        length = len(self._start) if self.is_whole else self._length
+        length = len(self.start) if self.is_whole else self._length
         return [(b"Transfer-Encoding", b"chunked") if length is None else (b"Content-Length", b"%d" % length)]
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        self.sent = len(self._start)
-        if self._start:
-            yield self._start
+        self.sent = len(self.start)
+        if self.start:
+            yield self.start
+        if not self.is_whole:
+            # it is not sent again
+            self.start = b""
+            self.release()
         while not self.is_whole:
             piece = await self._reader.read_body()
             self._require_no_placeholder(piece or b"", is_last=piece is None)
@@ -365,7 +431,7 @@ class _Answer:
     """An answer on its way to the code: cleaned, and kept up to a limit."""
 
     def __init__(
-        self, reader: RequestReader, method: str, response: Response, secrets: Secrets, host: str
+        self, reader: RequestReader, method: str, response: Response, secrets: Secrets, host: str, room: Room
     ) -> None:
         self._reader = reader
         self._response = response
@@ -377,21 +443,24 @@ class _Answer:
         self._headers = headers
         lengths = values_of(headers, b"content-length")
         self._left = int(lengths[0]) if lengths and not self._is_empty else None
-        self._kept = bytearray()
+        self._kept = _Kept(room)
         self._received = 0
 
     def ended(self, ended: Ended) -> Ended:
         """The end of the request, with what is known of the answer."""
-        is_whole = self._received <= MOST_KEPT
         return replace(
             ended,
             status=self._response.status,
             headers=to_text(self._headers),
             received=self._received,
-            content=bytes(self._kept) if is_whole else b"",
-            is_whole=is_whole,
+            content=bytes(self._kept.data) if self._kept.is_whole else b"",
+            is_whole=self._kept.is_whole,
             error=None,
         )
+
+    def release(self) -> None:
+        """Keep nothing of it any more."""
+        self._kept.release()
 
     async def pass_on(self, upstream: ResponseReader, note: Callable[[], Awaitable[None]]) -> None:
         """Send it to the code as it comes. The last of it follows once the end is noted."""
@@ -412,8 +481,8 @@ class _Answer:
         if not data:
             return b""
         self._received += len(data)
-        if len(self._kept) <= MOST_KEPT:
-            self._kept += data
+        if not self._kept.add(data):
+            self._kept.release()
         if self._left is not None:
             self._left -= len(data)
             if self._left <= 0:

@@ -77,10 +77,18 @@ class _Gateway:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def end(self) -> None:
-        """End the thread. Blocks."""
+        """End the thread, with what still goes on for nobody. Blocks."""
+        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        """Such as looking up names."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def open(
         self, policy: EgressPolicy, credentials: Sequence[Mapping[str, Any]], extra_ca: Sequence[Path]

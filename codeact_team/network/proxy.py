@@ -32,7 +32,7 @@ from codeact_team.network.control import (
     ReadRequests,
     Refused,
 )
-from codeact_team.network.exchange import DEFAULT_PORTS, Exchanges, Origin, Reply, dial
+from codeact_team.network.exchange import DEFAULT_PORTS, Exchanges, Origin, Reply, Room, dial
 from codeact_team.network.hello import HelloRefusedError, read_hello
 from codeact_team.network.http import HttpError, Request, RequestReader
 from codeact_team.network.inside.first_line import MAX_LINE, PROXY, FirstLine
@@ -47,6 +47,8 @@ _MOST_CONNECTIONS = 2000
 """The most connections of one sandbox; more are closed."""
 _MOST_QUESTIONS = 64
 """The most questions of one sandbox that the gateway has at a time; more wait."""
+_MOST_KEPT_IN_ALL = 64 << 20
+"""The most bytes of bodies of one sandbox that are kept at a time; others pass, and cannot be given again."""
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _HANDSHAKE = b"\x16"
 """The first byte of what begins with TLS."""
@@ -115,6 +117,7 @@ class SandboxEnd:
         self.names: Mapping[str, str] = opened.names
         self.secrets = Secrets(opened.credentials)
         self.questions = asyncio.Semaphore(_MOST_QUESTIONS)
+        self.room = Room(_MOST_KEPT_IN_ALL)
         self._opened = opened
         self._token = opened.token
         self._connections: set[asyncio.Task[None]] = set()
@@ -243,7 +246,7 @@ class Connection:
     async def _serve_requests(self, stream: ByteStream, origin: Origin | None) -> None:
         """Serve the requests on a stream, to one origin, or with whole URIs to any."""
         one, reader = self._sandbox, RequestReader(stream)
-        exchanges = Exchanges(reader, self, one.number, self._unit, one.trust, one.secrets)
+        exchanges = Exchanges(reader, self, one.number, self._unit, one.trust, one.secrets, one.room)
         try:
             goes_on = True
             while goes_on and (request := await self._next(reader)) is not None:

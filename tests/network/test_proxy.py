@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -289,3 +290,19 @@ async def test_a_field_by_which_a_server_might_do_something_else_is_refused(
         )
         assert (status, "another method or path" in text) == (403, True)
     assert upstream.heads == []
+
+
+@pytest.mark.long
+async def test_bodies_that_do_not_end_take_bounded_memory_and_the_others_pass(
+    lookups: list[str], upstream: Upstream
+) -> None:
+    site = f"a.test:{upstream.port}"
+    head = f"POST http://{site}/ HTTP/1.1\r\nHost: {site}\r\nContent-Length: 1000001\r\n\r\n"
+    async with way_out(allowed("a.test", upstream.port)) as way, AsyncExitStack() as clients:
+        for _ in range(70):
+            client = await clients.enter_async_context(client_of(way))
+            await client.send(head.encode() + bytes(1_000_000))
+        # 64 MiB are kept until the last byte comes; what has no room is asked about and sent as it comes
+        await until(lambda: upstream.connections >= 2)
+        async with client_of(way) as client:
+            assert (await client.ask(get(f"http://{site}/x", site)))[0] == 200
