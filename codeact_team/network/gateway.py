@@ -55,6 +55,8 @@ class _Gateway:
 
     def __init__(self) -> None:
         self.users = 0
+        self.process: int = os.getpid()
+        """The process whose thread it has: forks of that have none."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="codeact-team-egress", daemon=True
@@ -198,13 +200,13 @@ class _Gateway:
         """End what goes on through a proxy that has died."""
         self._child = None
         self._sockets.close()
-        for ended in self._under_way.values():
-            if not ended.done():
+        deciding = [*self._deciding.items()]
+        for number, task in deciding:
+            if (ended := self._under_way.get(number)) is None:
+                task.cancel()
+            elif not ended.done():
                 ended.set_result(RequestOutcome(error=_LOST, is_kept=False))
-        deciding = [*self._deciding.values()]
-        for task in deciding:
-            task.cancel()
-        await asyncio.gather(*deciding, return_exceptions=True)
+        await asyncio.gather(*(task for _, task in deciding), return_exceptions=True)
         await child.close()
 
     def _take(self, message: ControlMessage) -> None:
@@ -289,7 +291,7 @@ async def open_way(
     """
     global _current
     with _lock:
-        if _current is None:
+        if _current is None or _current.process != os.getpid():
             _current = _Gateway()
         gateway = _current
         gateway.users += 1
