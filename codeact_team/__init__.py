@@ -148,6 +148,8 @@ if TYPE_CHECKING:
     from codeact_team.journal.result import RunResult as RunResult
     from codeact_team.models.verdicts import RetryDecision as RetryDecision
     from codeact_team.models.verdicts import Verdict as Verdict
+    from codeact_team.network.rules import Credential as Credential
+    from codeact_team.network.rules import EgressRule as EgressRule
     from codeact_team.runs.opening import open_team as open_team
     from codeact_team.runs.programs import record_run as record_run
     from codeact_team.runs.replaying import replay_run as replay_run
@@ -336,6 +338,10 @@ _HOME = {
     "codeact_team.models.verdicts": (
         "RetryDecision",
         "Verdict",
+    ),
+    "codeact_team.network.rules": (
+        "Credential",
+        "EgressRule",
     ),
     "codeact_team.runs.opening": ("open_team",),
     "codeact_team.runs.programs": ("record_run",),

@@ -13,6 +13,7 @@ from codeact_team.cli.options import (
     BaseUrl,
     Config,
     Data,
+    Egress,
     Json,
     Model,
     Package,
@@ -63,6 +64,7 @@ def batch(
     base_url: BaseUrl = None,
     data: Data = None,
     package: Package = None,
+    egress: Egress = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     allow_outside_files: Annotated[
@@ -179,7 +181,7 @@ def batch(
 
         with traced(screen):
             settings = BatchSettings(
-                overrides=changes_of(overrides, model, base_url, data, package),
+                overrides=changes_of(overrides, model, base_url, data, package, egress),
                 policy=policy_of(allow, allow_unsafe),
                 allow_outside_files=allow_outside_files,
                 checker=None if checker is None else read_file(checker, "the checker"),

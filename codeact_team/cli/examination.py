@@ -38,8 +38,10 @@ from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import CodeActTeamError, EngineError, SandboxError, SettingError
 from codeact_team.executors.confined import ConfinedExecutorConfig
 from codeact_team.executors.docker import DockerExecutorConfig
+from codeact_team.executors.egress import Egress
 from codeact_team.executors.packages.provision import Provision, interpreter_in
 from codeact_team.executors.packages.requirements import Requested
+from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.sandbox.base import Sandbox
 from codeact_team.sandbox.confined.config import ConfinedSandboxConfig
 from codeact_team.sandbox.confined.sandbox import REQUIRED, ConfinedSandbox, Enforced, remedy
@@ -132,8 +134,8 @@ async def examine_config(
         async for check in _engine(contained, start=True):
             yield check
     for settings in (*confined, *contained):
-        if (packages := await _packages(settings)) is not None:
-            yield packages
+        async for check in _executor(settings, environ):
+            yield check
 
 
 async def missing_for(
@@ -141,6 +143,8 @@ async def missing_for(
 ) -> list[Check]:
     """Find what a config lacks here; nothing is started, but a container engine is asked for its images."""
     found = list(_clients(parts, environ))
+    for settings in _settings(parts, ExecutorConfig):
+        found += _credentials(settings, environ)
     if containers := _settings(parts, DockerExecutorConfig):
         found += [check async for check in _engine(containers, start=False)]
     return [check for check in found if check.state is not State.WORKS]
@@ -279,6 +283,18 @@ def _trial_container(config: DockerSandboxConfig) -> DockerSandbox:
     return DockerSandbox(config.model_copy(update=harmless))
 
 
+async def _executor(
+    config: ConfinedExecutorConfig | DockerExecutorConfig, environ: Mapping[str, str]
+) -> AsyncGenerator[Check]:
+    """What an executor needs beside its sandbox."""
+    if (packages := await _packages(config)) is not None:
+        yield packages
+    for check in _credentials(config, environ):
+        yield check
+    if config.egress is not None:
+        yield await _egress(config)
+
+
 async def _packages(config: ConfinedExecutorConfig | DockerExecutorConfig) -> Check | None:
     """Whether the packages of an executor are on this machine; none is installed. ``None`` if it asks for none."""
 
@@ -302,6 +318,38 @@ async def _packages(config: ConfinedExecutorConfig | DockerExecutorConfig) -> Ch
         later = "they are downloaded on first use, which needs a package index"
         return Check("packages", State.LIMITED, f"{requested}: {later}")
     return Check("packages", State.WORKS, f"{requested}: here, with what they need", layer.packages)
+
+
+def _credentials(config: ExecutorConfig, environ: Mapping[str, str]) -> Iterator[Check]:
+    """Whether the variables with the keys of an executor are set."""
+    for one in config.credentials:
+        if environ.get(one.name):
+            yield Check("credentials", State.WORKS, f"{one.name} is set, for {', '.join(one.hosts)}")
+        else:
+            lacks = f"the credential {one.name} is a variable that is not set: set it to your key"
+            yield Check("credentials", State.MISSING, lacks)
+
+
+async def _egress(config: ConfinedExecutorConfig | DockerExecutorConfig) -> Check:
+    """Whether the sandbox of an executor can have a way out. Nothing is sent."""
+    # whether keys are there is another check
+    egress = Egress(config.model_copy(update={"credentials": []}))
+    with TemporaryDirectory() as workspace:
+        sandbox: Sandbox = (
+            _trial_container(config)
+            if isinstance(config, DockerExecutorConfig)
+            else ConfinedSandbox(config, workspace=workspace)
+        )
+        try:
+            sandbox.way_out = await egress.open()
+            await sandbox.start()
+            async with serving_alone(sandbox):
+                return Check("egress", State.WORKS, config.egress_rules().in_words())
+        except (SandboxError, SettingError) as error:
+            return Check("egress", State.MISSING, str(error))
+        finally:
+            await sandbox.stop()
+            await egress.close()
 
 
 def _settings(parts: Sequence[PlacedComponent], kind: type[_Settings]) -> list[_Settings]:

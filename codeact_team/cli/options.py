@@ -99,6 +99,14 @@ Package = Annotated[
         metavar="NAME", help="Add a Python package, such as openpyxl, to the code's packages. Repeatable."
     ),
 ]
+Egress = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST",
+        help="Let the code reach a host, such as pypi.org or '*.example.org', by a rule before those of the config. "
+        "`report` lets it reach none, and lists what it asks for. Repeatable.",
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(metavar="NAMESPACE", help="Allow components of another Python package. Repeatable."),
@@ -107,6 +115,8 @@ AllowUnsafe = Annotated[
     bool,
     typer.Option("--allow-unsafe", help="Allow components that run code on this machine without a sandbox."),
 ]
+REPORT = "report"
+"""As ``codeact_team.network.rules`` has it, which takes long to import."""
 RUNS = Path(".codeact-team", "runs")
 """Where runs are kept, below the working directory."""
 RECORD_MIB = 1024
@@ -196,6 +206,19 @@ def policy_of(allow: list[str] | None, allow_unsafe: bool) -> Policy:
     return Policy.from_environment(allow=allow or (), allow_unsafe=allow_unsafe)
 
 
+def egress_of(hosts: list[str]) -> list[str] | str:
+    """The setting that hosts on the command line mean: rules, or `report`. Raises a ``SettingError`` for both together."""
+    from codeact_team.errors import SettingError
+
+    if REPORT not in hosts:
+        return hosts
+    if len(set(hosts)) > 1:
+        raise SettingError(
+            f"--egress {REPORT} lets the code reach no host: leave out the others, or this one"
+        )
+    return REPORT
+
+
 def with_files_of(run: str | None, run_dir: Path, data: list[str] | None) -> list[str] | None:
     """The data for the code, and those that an earlier run has left."""
     if run is None:
@@ -230,6 +253,7 @@ def changes_of(
     base_url: str | None = None,
     data: list[str] | None = None,
     package: list[str] | None = None,
+    egress: list[str] | None = None,
 ) -> list[str | ForEvery]:
     """The changes to a config, as :func:`codeact_team.load_config` takes them."""
     from autogen_core.code_executor import CodeExecutor
@@ -246,4 +270,9 @@ def changes_of(
         changes.append(ForEvery(CodeExecutor, "data", [*data], "--data"))
     if package:
         changes.append(ForEvery(CodeExecutor, "packages", [*package], "--package", adds=True))
+    if egress:
+        value = egress_of(egress)
+        changes.append(
+            ForEvery(CodeExecutor, "egress", value, "--egress", adds=value != REPORT, is_first=True)
+        )
     return changes

@@ -17,6 +17,7 @@ from codeact_team.cli.options import (
     Config,
     ContinueIn,
     Data,
+    Egress,
     Json,
     Model,
     NoRecord,
@@ -33,6 +34,7 @@ from codeact_team.cli.options import (
     Timeout,
     changes_of,
     config_names,
+    egress_of,
     hint_of,
     policy_of,
     reported,
@@ -55,6 +57,7 @@ def run(
     base_url: BaseUrl = None,
     data: Data = None,
     package: Package = None,
+    egress: Egress = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Timeout = None,
@@ -94,7 +97,7 @@ def run(
         hint = hint_of(allow, allow_unsafe, output, out, record_mib, sync)
         with traced(screen):
             changes = changes_of(
-                overrides, model, base_url, with_files_of(continue_in, run_dir, data), package
+                overrides, model, base_url, with_files_of(continue_in, run_dir, data), package, egress
             )
             runner = TeamRun(
                 config,
@@ -275,6 +278,7 @@ def chat(
     base_url: BaseUrl = None,
     data: Data = None,
     package: Package = None,
+    egress: Egress = None,
     allow: Allow = None,
     allow_unsafe: AllowUnsafe = False,
     timeout: Annotated[
@@ -306,7 +310,7 @@ def chat(
     with reported(working=not (as_json or quiet)) as screen:
         from codeact_team.batch.alone import PatientCalls
         from codeact_team.cli.chat import chat_command, reopened
-        from codeact_team.config.open import with_packages
+        from codeact_team.config.open import with_items
         from codeact_team.errors import SettingError
         from codeact_team.runs.chat import TeamChat, data_input, model_input
         from codeact_team.runs.resuming import chat_of, last_chat, resumed
@@ -316,7 +320,8 @@ def chat(
             wanted = with_files_of(continue_in, run_dir, data)
             # a chat that goes on gets them as inputs, so that it has them from then on
             named, given = (None, None) if go_on else (model, wanted)
-            changes = changes_of(overrides, named, base_url, given, None if go_on else package)
+            packages, hosts = (None, None) if go_on else (package, egress)
+            changes = changes_of(overrides, named, base_url, given, packages, hosts)
             again = partial(
                 resumed,
                 policy=policy,
@@ -333,9 +338,10 @@ def chat(
                     )
                 directory = last_chat(run_dir, config)
                 runner = chat_of(again(directory, overrides=changes))
-                if package:
-                    changes += with_packages(runner.read(), package)[1]
-                    runner = chat_of(again(directory, overrides=changes))
+                for setting, items in (("packages", package), ("egress", egress and egress_of(egress))):
+                    if items:
+                        changes += with_items(runner.read(), setting, items, is_first=setting == "egress")[1]
+                        runner = chat_of(again(directory, overrides=changes))
                 first += [data_input(data)] if data else []
                 first += [model_input(model)] if model else []
             elif config is None:

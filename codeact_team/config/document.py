@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from autogen_core import ComponentModel
 from pydantic import BaseModel
@@ -22,6 +22,8 @@ from codeact_team.core.shipped import shipped_configs
 from codeact_team.errors import ConfigError, NotAllowedError
 from codeact_team.files.opening import read_regular
 from codeact_team.text.visibility import cut
+
+T = TypeVar("T")
 
 MASK = "*" * 10
 """The text that AutoGen's own dumps put in the place of a secret."""
@@ -204,6 +206,18 @@ class Document:
             unresolved={path: text for path, text in self.unresolved.items() if stays(path)},
         )
 
+    def with_room(self, place: Path, start: int, count: int) -> Document:
+        """The document in which ``count`` items of the list at ``place`` stand before what was at ``start``, with other data."""
+        aliases = moved(self.aliases, place, start, count)
+        return replace(
+            self,
+            lines=moved(self.lines, place, start, count),
+            overrides=moved(self.overrides, place, start, count),
+            references=moved(self.references, place, start, count),
+            unresolved=moved(self.unresolved, place, start, count),
+            aliases={path: _moved(target, place, start, count) for path, target in aliases.items()},
+        )
+
     def all_problems(self, found: Iterable[Problem]) -> list[Problem]:
         """The references that are not resolved, and the problems found elsewhere: such a reference fits nowhere."""
         unresolved = [Problem(path, reason) for path, reason in self.unresolved.items()]
@@ -273,6 +287,17 @@ class Document:
 
 def _upwards(path: Path) -> Iterator[Path]:
     return (path[:length] for length in range(len(path), -1, -1))
+
+
+def moved(found: Mapping[Path, T], place: Path, start: int, count: int) -> dict[Path, T]:
+    """What is known of paths, when ``count`` items have been put in at ``start`` of the list at ``place``."""
+    return {_moved(path, place, start, count): value for path, value in found.items()}
+
+
+def _moved(path: Path, place: Path, start: int, count: int) -> Path:
+    if len(path) > len(place) and is_in(path, place) and isinstance(index := path[len(place)], int):
+        return (*place, index + count * (index >= start), *path[len(place) + 1 :])
+    return path
 
 
 def escape(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from autogen_agentchat.base import ChatAgent, Team
 from autogen_core.code_executor import CodeExecutor
@@ -153,21 +154,33 @@ def clients_of(team: Team | ChatAgent) -> Sequence[WrappedClient]:
     return [part for part in components_in(team) if type(part) is WrappedClient]
 
 
-def with_packages(config: CheckedConfig, packages: Sequence[str]) -> tuple[CheckedConfig, Sequence[str]]:
-    """A config whose executors have these packages, too, and the overrides of ``config`` that make it so.
+def with_items(
+    config: CheckedConfig, setting: str, items: Sequence[str], *, is_first: bool = False
+) -> tuple[CheckedConfig, Sequence[str]]:
+    """A config whose executors have these items in a list, too, and the overrides of ``config`` that make it so.
+
+    Args:
+        config: The config.
+        setting: The field of an executor's config, such as ``packages``.
+        items: The items; a text that stands in place of a list replaces it.
+        is_first: Whether they stand before those that are there.
 
     Raises:
-        ConfigError: If no executor takes packages, or not these.
+        ConfigError: If no executor takes such items, or not these.
     """
-    settings: dict[str, list[str]] = {}
+    settings: dict[str, Any] = {}
     for part in config.parts:
-        if issubclass(part.component, CodeExecutor) and "packages" in schema_of(part.component).model_fields:
-            there: list[str] = part.config.get("packages") or []
-            path = dotted((*part.path, "config", "packages"))
-            settings[path] = [*there, *(name for name in packages if name not in there)]
+        if issubclass(part.component, CodeExecutor) and setting in schema_of(part.component).model_fields:
+            path, value = dotted((*part.path, "config", setting)), part.config.get(setting)
+            there = cast("list[Any]", value) if isinstance(value, list) else []
+            before, behind = (items, there) if is_first else (there, items)
+            joined = [*before, *(item for item in behind if item not in before)]
+            settings[path] = items if isinstance(items, str) else joined
     if not settings:
-        raise ConfigError("the team runs no code that packages could be added for", file=config.document.name)
-    changes = [f"{path}={json.dumps(names)}" for path, names in settings.items()]
+        raise ConfigError(
+            f"the team runs no code that {setting} could be added for", file=config.document.name
+        )
+    changes = [f"{path}={json.dumps(value)}" for path, value in settings.items()]
     return CheckedConfig.of(apply_overrides(config.document, changes), config.policy), changes
 
 

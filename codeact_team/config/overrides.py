@@ -39,6 +39,7 @@ from codeact_team.config.document import (
     is_in,
     last_key,
     mapped,
+    moved,
     require_size,
     walk,
 )
@@ -310,6 +311,7 @@ class ForEvery:
         value: As in a config, but ``${NAME}`` in it is plain text.
         origin: The name of the override in errors, such as ``--model``.
         adds: Whether the items of ``value`` are added to the list of a component, whatever has set that.
+        is_first: Whether they are added before those that are there, as the first of several rules decides.
     """
 
     kind: type
@@ -317,6 +319,7 @@ class ForEvery:
     value: Any
     origin: str = ""
     adds: bool = False
+    is_first: bool = False
 
     @property
     def name(self) -> str:
@@ -348,13 +351,12 @@ def apply_for_every(document: Document, overrides: Sequence[ForEvery], policy: P
         for part, setting in _taking(override, parts, document):
             place_of = (*part.path, "config")
             if override.adds and isinstance(there := part.config.get(setting), list):
-                items = cast(list[Any], there)
-                added = {
-                    (*place_of, setting, len(items) + number): override.name
-                    for number in range(len(override.value))
-                }
-                items += copy.deepcopy(override.value)
-                origins |= added
+                items, added = cast(list[Any], there), copy.deepcopy(override.value)
+                place, start = (*place_of, setting), 0 if override.is_first else len(items)
+                items[start:start] = added
+                document = document.with_room(place, start, len(added))
+                origins = moved(origins, place, start, len(added))
+                origins |= {(*place, start + number): override.name for number in range(len(added))}
                 continue
             # an override of a value above or below a key sets the key, too
             set_before = {

@@ -142,6 +142,8 @@ def _expected(details: ErrorDetails) -> str | None:
     if details.get("ctx", {}).get("class_name") == ComponentModel.__name__:
         return "a component (a mapping with the keys 'provider' and 'config')"
     kind = details["type"]
+    if kind == "literal_error" and isinstance(details["input"], list | dict):
+        return str(details.get("ctx", {}).get("expected"))
     return next((words for prefix, words in _EXPECTED.items() if kind.startswith(prefix)), None)
 
 

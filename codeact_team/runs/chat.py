@@ -18,7 +18,7 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock, CodeResult
 
 from codeact_team.config.loading import CheckedConfig
-from codeact_team.config.open import ask_model, clients_of, executors_of, make_runnable, with_packages
+from codeact_team.config.open import ask_model, clients_of, executors_of, make_runnable, with_items
 from codeact_team.core.component_effects import DataGiven
 from codeact_team.core.executor_interface import SessionCodeExecutor
 from codeact_team.core.scope import Scope
@@ -198,7 +198,7 @@ class TeamChat(TeamRun):
             ConfigError: If its code takes no packages, or not these.
             SandboxError: If they cannot be had.
         """
-        config, changes = with_packages(self._config, packages)
+        config, changes = with_items(self._config, "packages", packages)
         async with Scope() as scope:
             make_runnable(config)
             for executor in executors_of(scope):

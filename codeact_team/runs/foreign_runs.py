@@ -57,8 +57,8 @@ def foreign_refused(run: Path, *wanted: str) -> JournalError:
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
 _TELLING = frozenset(
-    "approval args base_url bind_dir command confinement cwd data env environment extra_volumes image network packages read_only "
-    "readable runtime tools_dir url work_dir writable".split()
+    "approval args base_url bind_dir command confinement credentials cwd data egress env environment extra_ca extra_volumes image "
+    "network packages read_only readable runtime tools_dir url work_dir writable".split()
 )
 """Settings that use something of this machine, or of the network."""
 _MOST = 12
@@ -209,13 +209,26 @@ def _wanted(config: str, parts: _Parts) -> Iterator[str]:
 
 
 def _sent(parts: _Parts) -> Mapping[str, str]:
-    """The variables from which model clients read a key by themselves, each with the server that a config sends it to."""
+    """The variables that model clients and executors read by themselves, each with the server that a config sends it to."""
     found: dict[str, str] = {}
     for _, value in parts:
         if is_component(value) and isinstance(settings := value.get("config"), dict):
             given = cast("Mapping[str, Any]", settings)
             server = next((_text(given[name]) for name in SERVER_FIELDS if given.get(name)), "")
             found |= dict.fromkeys(keys_for_a_server(str(value["provider"]), given), server)
+            found |= _credentials(given.get("credentials"))
+    return found
+
+
+def _credentials(value: Any) -> Mapping[str, str]:
+    """The variables in the credentials of an executor, each with the hosts that get it; nothing of what is none."""
+    found: dict[str, str] = {}
+    for each in cast("list[Any]", value) if isinstance(value, list) else ():
+        match each:
+            case {"name": str(name), "hosts": hosts}:
+                found[name] = _text(hosts)
+            case _:
+                pass
     return found
 
 

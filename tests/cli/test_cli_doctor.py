@@ -360,3 +360,38 @@ def test_a_client_of_autogen_that_lacks_its_package_is_found_before_the_run(
         assert "it needs the package 'azure', which is not installed" in said
         assert "✓ model" not in said
         assert SECRET not in said
+
+
+CONFINED_WAY = {
+    "egress": ["pypi.org", "api.example.org"],
+    "credentials": [{"name": "TOKEN_OF_A_TEST", "hosts": ["api.example.org"]}],
+    "confinement": "best_effort",
+}
+
+
+def test_doctor_tells_whether_there_is_a_way_out_and_the_keys_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = {"provider": "codeact_team.ConfinedSessionCodeExecutor", "config": CONFINED_WAY}
+    (tmp_path / "alone.json").write_text(json.dumps(config))
+    monkeypatch.setenv("TOKEN_OF_A_TEST", SECRET)
+    result = in_this_process("doctor", str(tmp_path / "alone.json"))
+    assert "✓ credentials TOKEN_OF_A_TEST is set, for api.example.org\n" in result.stdout
+    assert "✓ egress      The network reaches only pypi.org, api.example.org.\n" in result.stdout
+    assert SECRET not in result.stdout + result.stderr
+    monkeypatch.delenv("TOKEN_OF_A_TEST")
+    result = in_this_process("doctor", str(tmp_path / "alone.json"))
+    assert result.returncode == 2
+    assert "✗ credentials the credential TOKEN_OF_A_TEST is a variable that is not set" in result.stdout
+    result = in_this_process("validate", str(tmp_path / "alone.json"))
+    assert (result.returncode, "TOKEN_OF_A_TEST is a variable that is not set" in result.stderr) == (0, True)
+
+
+@pytest.mark.docker
+def test_doctor_tells_of_an_engine_that_can_give_no_way_out(tmp_path: Path):
+    settings = {"egress": ["pypi.org"], "runtime": "runsc"}
+    config = {"provider": "codeact_team.DockerSessionCodeExecutor", "config": settings}
+    (tmp_path / "alone.json").write_text(json.dumps(config))
+    assert "✗ egress      `egress` needs a socket of this machine in the container, which gVisor" in (
+        in_this_process("doctor", str(tmp_path / "alone.json")).stdout
+    )

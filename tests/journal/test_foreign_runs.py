@@ -22,6 +22,7 @@ from codeact_team.journal.log import decode, encode, read_log
 from codeact_team.journal.recorder import Recorder
 from codeact_team.journal.run_directory import About, RunDirectory, digest_of
 from codeact_team.journal.seal import user_key
+from codeact_team.runs.foreign_runs import ForeignRun, shown_to
 from codeact_team.runs.opening import open_team
 
 KEY = "a-key-of-this-machine-0123456789"
@@ -377,3 +378,30 @@ def test_a_key_that_others_can_read_seals_nothing(tmp_path: Path) -> None:
     told = codeact_team("run", talker(tmp_path, ["Hello."]), "Greet.", cwd=tmp_path, **state)
     assert "Hello." in told.stdout
     assert "is not a key that only you can read" in " ".join(told.stderr.split())
+
+
+WITH_A_KEY = """\
+provider: codeact_team.ConfinedSessionCodeExecutor
+config:
+  egress: [collector.example]
+  credentials: [{name: TOKEN_OF_A_TEST, hosts: [collector.example]}]
+  extra_ca: [/tmp/ours.pem]
+"""
+
+
+def test_a_key_of_this_machine_goes_to_the_hosts_of_a_config_only_if_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(tmp_path / "foreign", WITH_A_KEY)
+    directory = RunDirectory(tmp_path / "foreign")
+    monkeypatch.setenv("TOKEN_OF_A_TEST", KEY)
+    told: list[ForeignRun] = []
+    assert shown_to(directory, lambda run: told.append(run) or run.names) == ["TOKEN_OF_A_TEST"]
+    wanted = " ".join(told[0].wanted)
+    assert "config.egress: " in wanted
+    assert "config.credentials: " in wanted
+    assert "config.extra_ca: " in wanted
+    with pytest.raises(
+        JournalError, match=r"sends TOKEN_OF_A_TEST to .*collector\.example.*, which was not allowed"
+    ):
+        shown_to(directory, lambda _: ())
