@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from uuid import uuid4
 
 from maf_sandbox import (
@@ -35,6 +35,7 @@ from maf_sandbox import (
     SandboxTransferCapExceeded,
     ScopePurge,
 )
+from maf_sandbox import EgressRule as MafRule
 from maf_sandbox.paths import (
     confine_resolve_guest_delete_path,
     confine_resolve_guest_list_path,
@@ -47,6 +48,7 @@ from maf_sandbox.paths import (
 )
 
 from codeact_team import AsyncSandbox, open_sandbox
+from codeact_team.network.rules import EgressRule
 
 Where = Literal["docker", "confined"]
 
@@ -58,6 +60,7 @@ CAPABILITIES = frozenset(
         Capability.FILES_LIST,
         Capability.FILES_DELETE,
         Capability.RECLAIM,
+        Capability.EGRESS_METHODS,
     }
 )
 _KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.SYMLINK}
@@ -208,11 +211,13 @@ class FaceBackend:
 
     name = "codeact-team"
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: Where, *, reached: Mapping[str, Any] | None = None) -> None:
+        """``reached`` says of all hosts of a specification how they are reached: on this machine, and at another port."""
+        self._reached = reached or {}
         self.isolation = Isolation.CONTAINER if where == "docker" else Isolation.PROCESS
         self.declarations = BackendDeclarations(
             capabilities=CAPABILITIES,
-            egress_modes=frozenset({Egress.CLOSED}),
+            egress_modes=frozenset({Egress.CLOSED, Egress.ALLOWLIST}),
             os_families=frozenset({OsFamily.POSIX}),
             isolation_scopes=frozenset({IsolationScope.CONVERSATION, IsolationScope.CALL}),
         )
@@ -238,12 +243,26 @@ class FaceBackend:
             if (there := self._open.get((key, spec.kind))) is not None:
                 return replace(there.acquired, freshly_created=False)
             async with AsyncExitStack() as stack:
-                sandbox = await stack.enter_async_context(open_sandbox(self._where))
+                opened = open_sandbox(self._where, egress=self._rules(spec))
+                sandbox = await stack.enter_async_context(opened)
                 base = spec.work_dir or posixpath.join(sandbox.workspace_path, "work")
                 acquired = AcquiredSandbox(uuid4().hex, True, sandbox, base)
                 await acquired.prepare(spec)
                 self._open[key, spec.kind] = _Opened(key, spec.kind, acquired, stack.pop_all())
             return acquired
+
+    def _rules(self, spec: SandboxSpec) -> list[EgressRule | str] | None:
+        if spec.egress is Egress.CLOSED:
+            return None
+        rules: list[EgressRule | str] = []
+        for entry in spec.egress_allow:
+            rule = MafRule(entry) if isinstance(entry, str) else entry
+            methods = None if rule.methods is None else [str(method) for method in rule.methods]
+            paths = None if rule.paths is None else [*rule.paths]
+            rules.append(
+                EgressRule(host=rule.host, methods=methods, paths=paths, decision="allow", **self._reached)
+            )
+        return rules
 
     async def dispose(
         self, key: SandboxKey, *, kind: str | None = None, instance_id: str | None = None

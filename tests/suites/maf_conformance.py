@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from maf_backend import CAPABILITIES, AcquiredSandbox, FaceBackend, Where
-from maf_sandbox import SandboxKey, SandboxSpec
+from maf_sandbox import Egress, EgressRule, SandboxKey, SandboxSpec
 from maf_sandbox.conformance import (
+    ExecEgressMethodsSubject,
     PosixGuestSubject,
     ProbeResult,
     assert_call_scope_conformance,
+    assert_egress_conformance,
+    assert_egress_methods_conformance,
     assert_exec_conformance,
     assert_files_delete_conformance,
     assert_files_in_conformance,
@@ -123,6 +127,65 @@ def test_call_scope() -> None:
                 lambda: dispose(KEY),
                 lambda: dispose(OTHER_CALL),
             )
+        assert all(result.passed for result in results)
+
+    asyncio.run(run())
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    writer.close()
+
+
+@asynccontextmanager
+async def _reaching(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[tuple[FaceBackend, str]]:
+    """A backend, and the end of the addresses of a server that has all names below ``.test``."""
+    look_up = socket.getaddrinfo
+
+    def on_this_machine(host: str, *more: Any, **named: Any) -> Any:
+        return look_up("127.0.0.1" if str(host).endswith(".test") else host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", on_this_machine)
+    server = await asyncio.start_server(_answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, FaceBackend(WHERE, reached={"ports": [port], "networks": ["127.0.0.1/32"]}) as backend:
+        yield backend, f".test:{port}/"
+
+
+def _reaches(kind: str, *rules: EgressRule) -> SandboxSpec:
+    return SandboxSpec(
+        kind, work_dir=None, requires=SPEC.requires, egress=Egress.ALLOWLIST, egress_allow=rules
+    )
+
+
+def test_egress(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with _reaching(monkeypatch) as (backend, end):
+            sandbox = await backend.acquire(KEY, _reaches("allowed", EgressRule("allowed.test")))
+            results = await assert_egress_conformance(
+                _subject(sandbox), allowed_url=f"http://allowed{end}", denied_url=f"http://denied{end}"
+            )
+        assert results
+        assert all(result.passed for result in results)
+
+    asyncio.run(run())
+
+
+def test_egress_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with _reaching(monkeypatch) as (backend, end):
+            scoped, control = [
+                ExecEgressMethodsSubject(
+                    await backend.acquire(KEY, _reaches(kind, EgressRule("allowed.test", methods))),
+                    CAPABILITIES,
+                )
+                for kind, methods in (("scoped", ("GET",)), ("control", None))
+            ]
+            results = await assert_egress_methods_conformance(
+                scoped, control, allowed_url=f"http://allowed{end}"
+            )
+        assert results
         assert all(result.passed for result in results)
 
     asyncio.run(run())

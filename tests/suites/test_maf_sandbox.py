@@ -24,7 +24,7 @@ def test_the_suite_of_maf_sandbox_passes(where: str, tmp_path: Path) -> None:
     for file in FILES:
         shutil.copy(file, tmp_path)
     outcomes = run_suite(_python(), "maf_conformance.py", cwd=tmp_path, environment={"WHERE": where})
-    assert len(outcomes) == 17
+    assert len(outcomes) == 19
     assert_passed(outcomes)
 
 
