@@ -78,6 +78,7 @@ def _result(result: RunResult) -> dict[str, Any]:
         "files": [asdict(file) for file in result.files],
         "file_notes": list(result.file_notes),
         "tools": [{**asdict(tool), "seconds": round(tool.seconds, 3)} for tool in result.tools],
+        "missing_hosts": list(result.missing_hosts),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from codeact_team.cli.screen import Screen
 from codeact_team.core.effects import Event
@@ -54,6 +54,8 @@ def _notices(screen: Screen, event: Event, places: bool) -> Iterator[tuple[Level
         case RunResult():
             for problem in _uncopied(event):
                 yield "warning", problem
+            if event.missing_hosts:
+                yield "note", _missing(event.missing_hosts)
         case _:
             if (note := _note(event)) is not None:
                 yield "note", note
@@ -80,6 +82,11 @@ def _note(event: Event) -> str | None:
             return f"the code lacks the module {module!r}; to add it: {advice(module)}"
         case _:
             return None
+
+
+def _missing(entries: Sequence[str]) -> str:
+    lines = "".join(f"\n  - {entry}" for entry in entries)
+    return f"the code asked for hosts that no rule is for. What would allow them, in `egress` of the config or by --egress HOST:{lines}"
 
 
 def _uncopied(result: RunResult) -> list[str]:

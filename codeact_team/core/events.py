@@ -278,6 +278,7 @@ class BlockEnded(EffectEnded):
     output: str = ""
     limit: str | None = None
     missing_module: str | None = None
+    missing_hosts: Sequence[str] = ()
     omitted_bytes: int = 0
     seconds: float = 0.0
     processor_seconds: float | None = None

@@ -238,6 +238,7 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
             await output.remark(judge_exceeded(call.exceeded, result))
         for denial in self._environment.take_denials():
             await output.remark(f"[{denial}]")
+        result.missing_hosts = [*self._environment.take_missing_hosts()]
         await output.finish()
         result.output, result.omitted_bytes = output.text(), output.omitted_bytes
         result.seconds = time.monotonic() - began - call.paused_for

@@ -126,3 +126,7 @@ class Egress:
     def take_denials(self) -> Sequence[str]:
         """Return what was denied since the last call of this, each once."""
         return self._policy.take_denials()
+
+    def take_missing_hosts(self) -> Sequence[str]:
+        """Return the entries for what was asked for since the last call of this, and no rule is for, each once."""
+        return self._policy.take_missing_hosts()

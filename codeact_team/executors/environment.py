@@ -31,6 +31,7 @@ from codeact_team.executors.workspace.preview import previews, readers_of, sampl
 from codeact_team.executors.workspace.telling import tell
 from codeact_team.executors.workspace.workspace import Location, SandboxWorkspace
 from codeact_team.files.opening import resolved
+from codeact_team.network.rules import REPORT
 from codeact_team.sandbox.base import Sandbox, above_default
 from codeact_team.session.protocol import MIB
 from codeact_team.text.visibility import readable
@@ -81,7 +82,8 @@ class Environment(ABC):
     def relaxations(self) -> Sequence[str]:
         """The settings that are weaker than the default, in words."""
         quota = above_default(self._config, "workspace_mib", "workspace_files")
-        reached = [] if self.egress is None else [f"egress: {self.egress.rules.in_words()}"]
+        reaches = None if self.egress is None or self._config.egress in ([], REPORT) else self.egress.rules
+        reached = [] if reaches is None else [f"egress: {reaches.in_words()}"]
         return [*quota, *reached, *wide_directories({"work_dir": self._config.work_dir})]
 
     @property
@@ -153,6 +155,10 @@ class Environment(ABC):
     def take_denials(self) -> Sequence[str]:
         """Return what code was denied by the rules of ``egress`` since the last call of this, each once."""
         return () if self.egress is None else self.egress.take_denials()
+
+    def take_missing_hosts(self) -> Sequence[str]:
+        """Return the entries of ``egress`` for what code has asked for since the last call of this, and no rule is for."""
+        return () if self.egress is None else self.egress.take_missing_hosts()
 
     @property
     @abstractmethod

@@ -378,7 +378,8 @@ def judge(
         return None
     if not ending.oom_kills and (module := missing_module(output.end())) is not None:
         result.missing_module = module
-        return remark(module, has_network=sandbox is None or Cause.NETWORK not in sandbox.limits)
+        is_closed = sandbox is not None and sandbox.way_out is None and Cause.NETWORK in sandbox.limits
+        return remark(module, has_network=not is_closed)
     limit = limit_behind(ending, sandbox, output)
     if limit is not None and str(Cause.DISK) in limit and call.has_full_disk:
         return "The disk of the host that holds the workspace is full. This is not a limit of the sandbox."

@@ -274,6 +274,7 @@ class RunResult(Event, type="result"):
         is_transient: Whether the same run may succeed a little later.
         is_of_infrastructure: As of :func:`is_of_infrastructure`.
         tools: In the order of the first calls.
+        missing_hosts: The entries of ``egress`` that would allow what the code has asked for and no rule is for.
         answer: In words, or as JSON if an agent has an ``output_schema``. It counts if the ending is a success; else it is
             the best so far. ``None`` without anything like an answer. Hostile data.
         files: What it has made or changed in its workspaces; a thousand at most.
@@ -296,6 +297,7 @@ class RunResult(Event, type="result"):
     is_of_infrastructure: bool = False
     signal: Signals | None = None
     tools: Sequence[ToolUse] = ()
+    missing_hosts: Sequence[str] = ()
     answer: str | None = None
     files: Sequence[RunFile] = ()
     file_notes: Sequence[str] = ()

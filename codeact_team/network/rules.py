@@ -379,6 +379,14 @@ class EgressRules:
                 ruling = Ruling("deny", f"rule {number}", rule.reason or f"rule {number} denies it")
         return ruling
 
+    def missing(self, host: str, port: int) -> str | None:
+        """Return the entry, in YAML, that would allow a host for which there is no rule; ``None`` if there is, or can be none."""
+        denial = self.may_reach(host, port)
+        if denial is None or denial.by != NO_RULE:
+            return None
+        host = host_of(host)
+        return None if is_address(host) and range_refusal_of(host, ()) else entry_for(host, port)
+
     def decide(self, target: Target) -> Ruling:
         """Apply the rules, and count if one allows it."""
         try:

@@ -118,11 +118,23 @@ class EgressPolicy:
         self.rules = rules
         self.asking: dict[tuple[str, int], asyncio.Future[Ruling]] = {}
         self._denials: dict[str, None] = {}
+        self._missing: dict[str, None] = {}
 
     def note_denial(self, reason: str) -> None:
         """Note why something was denied."""
         if len(self._denials) < _MOST_DENIALS:
             self._denials[reason] = None
+
+    def note_missing(self, host: str, port: int) -> None:
+        """Note what was denied, if there is no rule for it."""
+        entry = self.rules.missing(host, port)
+        if entry is not None and len(self._missing) < _MOST_DENIALS:
+            self._missing[entry] = None
+
+    def take_missing_hosts(self) -> Sequence[str]:
+        """Return the entries that would allow what was denied since the last call of this, each once, and forget them."""
+        taken, self._missing = [*self._missing], {}
+        return taken
 
     def take_denials(self) -> Sequence[str]:
         """Return why things were denied since the last call of this, each once, and forget it."""
@@ -281,6 +293,7 @@ class Way:
     def _denied(self, asked: Asked, ruling: Ruling) -> Denied:
         reason = f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}"
         self.policy.note_denial(reason)
+        self.policy.note_missing(asked.host, asked.port)
         return Denied(asked.number, reason)
 
     def remove(self) -> None:

@@ -33,6 +33,11 @@ class Cause(StrEnum):
     UNSEEN = "files that it sees"
 
 
+BY_RULES = (
+    "egress: what its rules allow; a name that none of them has in full is found only by way of HTTP_PROXY"
+)
+"""What limits the network of a sandbox that has a way out. A lookup fails there that a program does itself."""
+
 Limits = Mapping[Cause, str]
 """The limits in force, each with the config field that sets it, such as ``memory_mib: 1024``."""
 

@@ -462,3 +462,12 @@ def test_rules_survive_a_dump_and_describe_themselves() -> None:
     assert all(field.description for field in EgressRule.model_fields.values())
     entry = Settings.model_json_schema()["properties"]["egress"]["anyOf"][0]["items"]
     assert entry == {"anyOf": [{"$ref": "#/$defs/EgressRule"}, {"type": "string"}]}
+
+
+def test_the_entry_that_would_allow_a_host_is_told_only_where_no_rule_is_for_it() -> None:
+    egress = rules("pypi.org", rule("evil.org", "deny"), rule("api.example.org", methods=["GET"]))
+    assert egress.missing("Example.ORG", 443) == "example.org"
+    assert egress.missing("db.example.org", 5432) == "{host: db.example.org, ports: [5432], decision: allow}"
+    assert egress.missing("pypi.org", 8443) == "{host: pypi.org, ports: [8443], decision: allow}"
+    for host in ("pypi.org", "evil.org", "api.example.org", "10.0.0.1", "a..b", "x\0y"):
+        assert egress.missing(host, 443) is None

@@ -16,7 +16,7 @@ from codeact_team.executors.base import SandboxedCodeExecutor
 from codeact_team.executors.docker import DockerSessionCodeExecutor
 from codeact_team.executors.session import InterpreterCodeExecutor
 from codeact_team.network.inside.first_line import PROXY
-from codeact_team.sandbox.base import WAY_OUT
+from codeact_team.sandbox.base import WAY_OUT, WayOut
 
 SAY = """
 import socket
@@ -178,6 +178,16 @@ async def test_containers_without_a_way_out_are_refused_in_words(
     executor = DockerSessionCodeExecutor(**settings)
     executor.life.environment.egress = EgressTo(way_out_of(echo))
     with pytest.raises(SandboxError, match=reason):
+        await executor.start()
+
+
+@pytest.mark.docker
+async def test_an_engine_that_does_not_see_the_socket_is_refused_in_words(tmp_path: Path) -> None:
+    executor = DockerSessionCodeExecutor()
+    executor.life.environment.egress = EgressTo(WayOut(tmp_path / "elsewhere", TOKEN, []))
+    with pytest.raises(
+        SandboxError, match=rf"does not see the directory {tmp_path}/elsewhere of this machine"
+    ):
         await executor.start()
 
 

@@ -21,6 +21,7 @@ from codeact_team.errors import ConfinementError, SandboxError
 from codeact_team.files.opening import KnownDirectory, known_directory, open_named, resolved
 from codeact_team.files.trees import DIRECTORY
 from codeact_team.sandbox.base import (
+    BY_RULES,
     STARTS_AT_ONCE,
     STOPPED,
     UNCLEARED,
@@ -287,10 +288,11 @@ class ConfinedSandbox(Sandbox):
         each = " for each process" if "memory" in self.ungrouped else ""
         elsewhere, loopback = ("", "") if self._has_namespaces else (_WITHOUT_MOUNTS, _WITHOUT_LOOPBACK)
         files = f"readable: {config.readable}, work_dir: {self._workspace}{elsewhere}"
+        network = f"network: none, as the code runs confined{loopback}" if self.way_out is None else BY_RULES
         by_kernel = {
             Enforced.READS: (Cause.FILES, files),
             Enforced.WRITES: (Cause.READ_ONLY, f"work_dir: {self._workspace}"),
-            Enforced.NETWORK: (Cause.NETWORK, f"network: none, as the code runs confined{loopback}"),
+            Enforced.NETWORK: (Cause.NETWORK, network),
             Enforced.MEMORY: (Cause.MEMORY, f"memory_mib: {config.memory_mib}{each}"),
             Enforced.PROCESSES: (Cause.PROCESSES, f"pids: {config.pids}"),
         }

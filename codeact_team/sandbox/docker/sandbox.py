@@ -17,8 +17,10 @@ from codeact_team.errors import EngineError, SandboxError
 from codeact_team.files.opening import known_directory, open_named
 from codeact_team.files.trees import DIRECTORY
 from codeact_team.sandbox.base import (
+    BY_RULES,
     STARTS_AT_ONCE,
     STOPPED,
+    Cause,
     Limits,
     NoPythonError,
     Process,
@@ -120,7 +122,8 @@ class DockerSandbox(Sandbox):
 
     @property
     def limits(self) -> Limits:
-        return self._config.limits
+        limits = self._config.limits
+        return limits if self.way_out is None else {**limits, Cause.NETWORK: BY_RULES}
 
     @property
     def directories(self) -> Sequence[Path]:

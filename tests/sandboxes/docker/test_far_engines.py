@@ -17,11 +17,13 @@ from support.private_engine import PrivateEngine, make_certificates
 from support.processes import process_lives, processes_below
 from support.ssh_server import SshServer
 from support.waiting import until
+from support.way_out import EgressTo
 
 from codeact_team import open_sandbox
 from codeact_team.core.execution import Outcome
 from codeact_team.errors import EngineError
 from codeact_team.executors.docker import DockerCommandLineCodeExecutor, DockerSessionCodeExecutor
+from codeact_team.sandbox.base import WayOut
 from codeact_team.sandbox.docker import forwarding
 from codeact_team.sandbox.docker.address import engine_url
 
@@ -81,6 +83,15 @@ async def test_a_session_over_ssh(server: SshServer, tmp_path: Path) -> None:
     async with DockerCommandLineCodeExecutor(workspace="container") as second:
         assert (await run(second, "print(1)")).output == "1\n"
     assert forwarders() == [forwarder]
+
+
+async def test_an_engine_over_ssh_gives_no_way_out(server: SshServer, tmp_path: Path) -> None:
+    executor = DockerSessionCodeExecutor(workspace="container")
+    executor.life.environment.egress = EgressTo(WayOut(tmp_path, "0" * 64, []))
+    with pytest.raises(
+        EngineError, match=r"`egress` needs a container engine on this machine.* is at ssh://"
+    ):
+        await executor.start()
 
 
 @pytest.mark.long
