@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 CHUNK = 256 * 1024
-"""The most bytes of one piece, and about those that wait in memory in one direction."""
+"""The most bytes of one piece."""
+BUFFER = 64 * 1024
+"""The limit for asyncio's streams, which keep up to twice as much unread."""
 
 
 class ByteStream(ABC):

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from codeact_team.core.streams import CHUNK, ByteStream, SocketStream, TlsStream
+from codeact_team.core.streams import BUFFER, ByteStream, SocketStream, TlsStream
 from codeact_team.network.control import (
     MOST_KEPT,
     Answered,
@@ -82,7 +82,7 @@ async def dial(addresses: Sequence[str], port: int) -> SocketStream:
     for address in addresses:
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT):
-                return SocketStream(*await asyncio.open_connection(address, port, limit=CHUNK))
+                return SocketStream(*await asyncio.open_connection(address, port, limit=BUFFER))
         except TimeoutError:
             reason = f"no answer within {_DIAL_TIMEOUT:g} s"
         except OSError as error:

@@ -22,6 +22,8 @@ _HEAD_TIMEOUT = 30.0
 """Seconds in which a head that has begun has to be complete."""
 _IDLE_TIMEOUT = 300.0
 """Seconds that a connection may stay open between two requests."""
+_ANSWER_TIMEOUT = 1800.0
+"""Seconds in which an answer has to begin: models may think for long."""
 
 _FIELDS = rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n"
 _REQUEST_HEAD = re.compile(rb"[A-Z][A-Z-]{0,31} [\x21-\x7e]+ HTTP/1\.[01]\r\n" + _FIELDS)
@@ -90,6 +92,7 @@ class _Messages:
 
     _role: Any
     _head_pattern: re.Pattern[bytes]
+    _patience: float
     _fault: int
     """The status for the sender of a request where the other end of this stream sends what is none of HTTP."""
 
@@ -102,7 +105,7 @@ class _Messages:
 
     async def _read_head(self) -> bytes | None:
         """The next head; ``None`` if the stream has ended before it. Leaves what follows in the stream."""
-        async with asyncio.timeout(_IDLE_TIMEOUT) as waiting:
+        async with asyncio.timeout(self._patience) as waiting:
             head = await self.stream.read()
             waiting.reschedule(asyncio.get_running_loop().time() + _HEAD_TIMEOUT)
             while head and _END_OF_HEAD not in head and len(head) <= LONGEST_HEAD:
@@ -138,6 +141,14 @@ class _Messages:
             self.stream.unread(trailing)
         return None
 
+    def _require_clear(self, headers: Headers) -> None:
+        """Raise an :class:`HttpError` where fields are there twice, or say two things of the body's length."""
+        names = [name.lower() for name, _ in headers]
+        if doubled := next((name for name in _ONCE if names.count(name) > 1), None):
+            raise HttpError(self._fault, f"there is more than one {doubled.decode()} field")
+        if b"content-length" in names and b"transfer-encoding" in names:
+            raise HttpError(self._fault, "Content-Length and Transfer-Encoding exclude each other")
+
     async def _send(self, event: h11.Event) -> None:
         if data := self._http.send(event):
             await self.stream.write(data)
@@ -151,20 +162,12 @@ class _Messages:
         await self._send(h11.EndOfMessage())
 
 
-def _require_clear(headers: Headers) -> None:
-    """Raise an :class:`HttpError` where fields are there twice, or say two things of the body's length."""
-    names = [name.lower() for name, _ in headers]
-    if doubled := next((name for name in _ONCE if names.count(name) > 1), None):
-        raise HttpError(400, f"there is more than one {doubled.decode()} field")
-    if b"content-length" in names and b"transfer-encoding" in names:
-        raise HttpError(400, "Content-Length and Transfer-Encoding exclude each other")
-
-
 class RequestReader(_Messages):
     """Reads the requests that come by a stream, and sends the answers."""
 
     _role = h11.SERVER
     _head_pattern = _REQUEST_HEAD
+    _patience = _IDLE_TIMEOUT
     _fault = 400
 
     async def next(self) -> Request | None:
@@ -186,7 +189,7 @@ class RequestReader(_Messages):
             ) from error
         assert isinstance(event, h11.Request), "its head is complete"
         headers = event.headers.raw_items()
-        _require_clear(headers)
+        self._require_clear(headers)
         return Request(event.method.decode(), event.target.decode(), headers)
 
     async def read_body(self) -> bytes | None:
@@ -234,6 +237,7 @@ class ResponseReader(_Messages):
 
     _role = h11.CLIENT
     _head_pattern = _RESPONSE_HEAD
+    _patience = _ANSWER_TIMEOUT
     _fault = 502
 
     async def ask(self, request: Request) -> None:
@@ -243,8 +247,9 @@ class ResponseReader(_Messages):
             await self._send(
                 h11.Request(method=request.method, target=request.target, headers=[*request.headers])
             )
-        except h11.LocalProtocolError as error:
-            raise HttpError(400, f"the request is not strictly HTTP/1.1: {error}") from error
+        except h11.LocalProtocolError:
+            # its text may hold the value of a field
+            raise HttpError(400, "the request is not strictly HTTP/1.1") from None
 
     async def response(self) -> Response:
         """The head of the answer. Raises an :class:`HttpError` if it is none that can be passed on."""
@@ -261,7 +266,7 @@ class ResponseReader(_Messages):
             if not isinstance(event, h11.InformationalResponse) or event.status_code == 101:
                 raise HttpError(502, "the server wants to change to another protocol, which is not passed on")
         headers = event.headers.raw_items()
-        _require_clear(headers)
+        self._require_clear(headers)
         return Response(event.status_code, headers)
 
     @property

@@ -13,6 +13,7 @@ from codeact_team.core.child_process import PipeChannel, connect_to_parent, take
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import Closed, Opened, Ready, read_message
 from codeact_team.network.proxy import GatewayChannel, SandboxEnd
+from codeact_team.network.secrets import Secrets
 from codeact_team.sandbox.system import kernel
 from codeact_team.sandbox.system.framing import receive_with_descriptors
 
@@ -63,7 +64,19 @@ class _Proxy:
 def load_all() -> None:
     """Load what Python loads on first use only, as there are no files any more then."""
     "".encode("idna")
-    Authority.of(Authority.create().pem).leaf_for("example.org")
+    host, value = "example.org", "x" * 20
+    Authority.of(Authority.create().pem).leaf_for(host)
+    credential = {
+        "name": "K",
+        "hosts": [host],
+        "header": "A",
+        "text": value,
+        "placeholder": None,
+        "value": value,
+    }
+    secrets = Secrets([credential])
+    secrets.put_in(host, "GET", True, (), "/")
+    secrets.clean_headers(host, [(b"A", value.encode())])
 
 
 def confine() -> None:

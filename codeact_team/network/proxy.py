@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import count
 
 from codeact_team.core.child_process import PipeChannel
-from codeact_team.core.streams import CHUNK, ByteStream, SocketStream, TlsStream, relay
+from codeact_team.core.streams import BUFFER, ByteStream, SocketStream, TlsStream, relay
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import (
     CONNECT,
@@ -126,7 +126,7 @@ class SandboxEnd:
     async def listen(self, descriptor: int) -> None:
         """Take connections from a listening socket from now on."""
         listening = socket.socket(fileno=descriptor)
-        self._server = await asyncio.start_unix_server(self._on_connection, sock=listening, limit=CHUNK)
+        self._server = await asyncio.start_unix_server(self._on_connection, sock=listening, limit=BUFFER)
 
     async def aclose(self) -> None:
         """End all connections, and take no more."""
