@@ -73,6 +73,18 @@ class SocketStream(ByteStream):
     async def write_eof(self) -> None:
         self._writer.write_eof()
 
+    async def finish(self, seconds: float) -> None:
+        """End it in order: what was written is still sent, and what still comes is dropped.
+
+        Raises an ``OSError`` if that takes longer than ``seconds``, or the stream breaks.
+        """
+        async with asyncio.timeout(seconds):
+            await self.write_eof()
+            while await self._read():
+                pass
+            self._writer.close()
+            await self._writer.wait_closed()
+
     def close(self) -> None:
         self._writer.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.network.gateway import close_way, open_way
 from codeact_team.network.inside.first_line import PROXY
@@ -50,12 +51,17 @@ class Egress:
     async def open(self) -> WayOut:
         """Open the way for a sandbox that starts next. Raises a ``SandboxError``."""
         await self.close()
-        way = await open_way(self._policy, self._credentials(), extra_ca=self._extra_ca())
         try:
-            way_out = await asyncio.to_thread(self._way_out, way)
-        except BaseException:
-            await to_the_end(close_way(way))
-            raise
+            way = await open_way(self._policy, self._credentials(), extra_ca=self._extra_ca())
+            try:
+                way_out = await asyncio.to_thread(self._way_out, way)
+            except BaseException:
+                await to_the_end(close_way(way))
+                raise
+        except OSError as error:
+            raise SandboxError(
+                f"the socket of `egress`, or what belongs to it, cannot be made: {error}"
+            ) from error
         self._way = way
         return way_out
 

@@ -6,6 +6,7 @@ nothing of bytes. Heads of messages travel as text of ISO 8859-1, bodies as they
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -15,6 +16,9 @@ from codeact_team.network.http import Headers
 
 CONNECT = "CONNECT"
 """The method of a connection that is passed through as it is."""
+EMPTY = hashlib.sha256(b"").hexdigest()
+BACKLOG = 1024
+"""The most connections of a sandbox that wait until they are taken."""
 MOST_KEPT = 1 << 20
 """The most bytes of a body that is kept: the request can be told from others, and the answer be given again."""
 
@@ -94,8 +98,8 @@ class Asked(ControlMessage):
         host: The host.
         port: Its port.
         target: The path with the query; empty for a connection.
-        content: The body, if it is whole.
-        is_whole: Whether the body was not longer than what is kept.
+        body: The SHA-256 of the body in hexadecimal digits; ``None`` for one that is longer than what is kept.
+        body_size: Its bytes.
     """
 
     number: int
@@ -106,8 +110,8 @@ class Asked(ControlMessage):
     host: str
     port: int
     target: str = ""
-    content: bytes = b""
-    is_whole: bool = True
+    body: str | None = EMPTY
+    body_size: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -232,8 +233,8 @@ class Exchanges:
             host=origin.host,
             port=origin.port,
             target=request.target,
-            content=body.start if body.is_whole else b"",
-            is_whole=body.is_whole,
+            body=hashlib.sha256(body.start).hexdigest() if body.is_whole else None,
+            body_size=len(body.start) if body.is_whole else 0,
         )
 
     def _require_host(self, request: Request, origin: Origin) -> None:

@@ -22,6 +22,7 @@ from codeact_team.errors import CodeActTeamError, SandboxError
 from codeact_team.network.addresses import AddressRefusedError, resolve
 from codeact_team.network.authority import Authority, trusted_bundle
 from codeact_team.network.control import (
+    BACKLOG,
     Asked,
     Closed,
     ControlMessage,
@@ -44,7 +45,6 @@ T = TypeVar("T")
 _MODULE = "codeact_team.network.process"
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 """The proxy's variables: those of this process may name other certificates and proxies."""
-_BACKLOG = 1024
 _MOST_STARTS = 5
 """So often the proxy is started without having asked anything before it died."""
 _LOST = "the proxy has died while this was under way"
@@ -104,7 +104,7 @@ class _Gateway:
             listening.bind(str(way.socket))
             # the code's user is another one, whom the token keeps out
             os.chmod(way.socket, 0o666)
-            listening.listen(_BACKLOG)
+            listening.listen(BACKLOG)
             # of two that are opened at once, one starts the proxy
             async with self._starting:
                 self._ways[way.number] = way

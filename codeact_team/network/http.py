@@ -18,6 +18,10 @@ from codeact_team.core.streams import ByteStream
 
 LONGEST_HEAD = 64 * 1024
 """Bytes of a request line or a status line, with all header fields."""
+MOST_FIELDS = 256
+"""Header fields of a message."""
+_MOST_PIECES = 256
+"""Chunks of a body that are read at a time. Whoever sends millions of tiny ones shares the processor with the others."""
 _HEAD_TIMEOUT = 30.0
 """Seconds in which a head that has begun has to be complete."""
 _IDLE_TIMEOUT = 300.0
@@ -119,6 +123,8 @@ class _Messages:
             raise HttpError(self._fault, "the head of the message is too long")
         if head.startswith(_HTTP_2):
             raise HttpError(505, "HTTP/2 is not understood here: use HTTP/1.1")
+        if head.count(b"\r\n", 0, end) > MOST_FIELDS + 2:
+            raise HttpError(self._fault, f"the message has more than {MOST_FIELDS} header fields")
         if not self._head_pattern.fullmatch(head, 0, end):
             raise HttpError(self._fault, "the head of the message is not strictly HTTP/1.1")
         if head[end:]:
@@ -127,15 +133,22 @@ class _Messages:
 
     async def read_body(self) -> bytes | None:
         """The next piece of the body; ``None`` once it is complete."""
+        pieces: list[bytes] = []
         try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(await self.stream.read())
+            while self._http.their_state is h11.SEND_BODY and len(pieces) < _MOST_PIECES:
+                event = self._http.next_event()
+                if isinstance(event, h11.Data):
+                    pieces.append(bytes(event.data))
+                elif event is h11.NEED_DATA:
+                    if pieces:
+                        break
+                    self._http.receive_data(await self.stream.read())
         except h11.RemoteProtocolError as error:
             raise HttpError(self._fault, f"the message is not strictly HTTP/1.1: {error}") from error
-        if isinstance(event, h11.Data):
-            return bytes(event.data)
-        if not isinstance(event, h11.EndOfMessage):
-            raise HttpError(self._fault, "the connection has ended within a message")
+        if len(pieces) == _MOST_PIECES:
+            await asyncio.sleep(0)
+        if pieces:
+            return b"".join(pieces)
         # of the next message, which has a parser of its own
         if trailing := self._http.trailing_data[0]:
             self.stream.unread(trailing)

@@ -20,6 +20,7 @@ from codeact_team.core.child_process import PipeChannel
 from codeact_team.core.streams import BUFFER, ByteStream, SocketStream, TlsStream, relay
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import (
+    BACKLOG,
     CONNECT,
     Answered,
     Asked,
@@ -45,10 +46,10 @@ _GREETING_TIMEOUT = 20.0
 """Seconds for the forwarder's first line, and for what begins a connection by TLS."""
 _MOST_CONNECTIONS = 2000
 """The most connections of one sandbox; more are closed."""
-_MOST_QUESTIONS = 64
-"""The most questions of one sandbox that the gateway has at a time; more wait."""
-_MOST_KEPT_IN_ALL = 64 << 20
+_MOST_KEPT_IN_ALL = 32 << 20
 """The most bytes of bodies of one sandbox that are kept at a time; others pass, and cannot be given again."""
+_LINGER = 300.0
+"""Seconds in which code has to read the last of what it gets, and to end the connection."""
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _HANDSHAKE = b"\x16"
 """The first byte of what begins with TLS."""
@@ -116,7 +117,6 @@ class SandboxEnd:
         self.gateway = gateway
         self.names: Mapping[str, str] = opened.names
         self.secrets = Secrets(opened.credentials)
-        self.questions = asyncio.Semaphore(_MOST_QUESTIONS)
         self.room = Room(_MOST_KEPT_IN_ALL)
         self._opened = opened
         self._token = opened.token
@@ -126,7 +126,9 @@ class SandboxEnd:
     async def listen(self, descriptor: int) -> None:
         """Take connections from a listening socket from now on."""
         listening = socket.socket(fileno=descriptor)
-        self._server = await asyncio.start_unix_server(self._on_connection, sock=listening, limit=BUFFER)
+        self._server = await asyncio.start_unix_server(
+            self._on_connection, sock=listening, limit=BUFFER, backlog=BACKLOG
+        )
 
     async def aclose(self) -> None:
         """End all connections, and take no more."""
@@ -165,6 +167,7 @@ class SandboxEnd:
                 await connection.serve_proxy()
             elif (host := self.names.get(address)) is not None:
                 await connection.serve_host(host, port)
+            await stream.finish(_LINGER)
         except (OSError, TimeoutError, HttpError) as error:
             logger.debug("a connection has ended: %s", error)
         except Exception:
@@ -207,9 +210,8 @@ class Connection:
         self._stream = stream
 
     async def ask(self, question: Asked) -> Reply:
-        """Ask the gateway, in turn."""
-        async with self._sandbox.questions:
-            return await self._sandbox.gateway.ask(question)
+        """Ask the gateway."""
+        return await self._sandbox.gateway.ask(question)
 
     async def end(self, ended: Ended) -> None:
         """Tell the gateway the end of what was allowed, and wait until it is on record."""
@@ -261,6 +263,7 @@ class Connection:
                 except HttpError as error:
                     await reader.refuse(error)
                 goes_on = reader.goes_on
+            await stream.write_eof()
         finally:
             exchanges.close()
 
@@ -269,7 +272,7 @@ class Connection:
             return await reader.next()
         except HttpError as error:
             await reader.refuse(error)
-            raise
+            return None
 
     async def _carry_out(self, exchanges: Exchanges, request: Request, origin: Origin | None) -> None:
         if request.method == CONNECT:
@@ -314,8 +317,7 @@ class Connection:
                     stream = _NamingHost(stream, host, self._refuse)
                 await relay(stream, upstream, passed)
                 error = None
-                upstream.close()
-                self._stream.close()
+                await upstream.finish(_LINGER)
             finally:
                 upstream.abort()
         except HttpError as failure:

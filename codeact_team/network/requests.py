@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,11 +76,10 @@ class NetworkRequest(Effect[RequestOutcome]):
 
     def request(self) -> JsonValue:
         asked = self._asked
-        body = hashlib.sha256(asked.content).hexdigest() if asked.is_whole else None
-        return {"method": asked.method, "url": url_of(asked), "body": body}
+        return {"method": asked.method, "url": url_of(asked), "body": asked.body}
 
     def facts(self) -> Mapping[str, JsonValue]:
-        return {"body_size": len(self._asked.content) if self._asked.is_whole else None}
+        return {"body_size": None if self._asked.body is None else self._asked.body_size}
 
     def facts_at_end(
         self, outcome: RequestOutcome | None, error: BaseException | None

@@ -90,7 +90,17 @@ class Upstream:
 @asynccontextmanager
 async def serving(serve: Serve | Upstream, context: ssl.SSLContext | None = None) -> AsyncGenerator[int]:
     """A server on loopback; the value is its port."""
-    handler = serve.serve if isinstance(serve, Upstream) else serve
+    serve_one = serve.serve if isinstance(serve, Upstream) else serve
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError):
+                await serve_one(reader, writer)
+            writer.close()
+        except BaseException:
+            writer.transport.abort()
+            raise
+
     server = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     if isinstance(serve, Upstream):

@@ -97,7 +97,7 @@ class Relay:
                     self._send(end)
             if end.is_read and not end.other.unsent and events & ~select.EPOLLOUT:
                 with suppress(BlockingIOError):
-                    self._receive(end)
+                    self._receive(end, events)
         except OSError:
             self._end(end)
             return
@@ -110,10 +110,13 @@ class Relay:
     def _send(self, end: _End) -> None:
         end.unsent = end.unsent[end.socket.send(end.unsent) :]
 
-    def _receive(self, end: _End) -> None:
+    def _receive(self, end: _End, events: int) -> None:
         size = end.socket.recv_into(self._buffer)
         other = end.other
         if not size:
+            if events & select.EPOLLHUP and other.is_read:
+                # in order, each direction ends by itself
+                raise ConnectionResetError
             end.is_read = False
             other.socket.shutdown(socket.SHUT_WR)
             return
