@@ -26,6 +26,8 @@ _pause: ContextVar[Pause] = ContextVar("codeact_team_pause", default=nullcontext
 """Makes a context manager within which the time of the code that runs here stands still."""
 
 _BUNDLE = "certificates.pem"
+_CERTIFI = "site-packages/certifi/cacert.pem"
+"""What certifi names to its users, in a layer of packages."""
 _SYSTEM_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 
@@ -48,13 +50,13 @@ class Egress:
         """The rules."""
         return self._policy.rules
 
-    async def open(self) -> WayOut:
-        """Open the way for a sandbox that starts next. Raises a ``SandboxError``."""
+    async def open(self, packages: Path | None = None) -> WayOut:
+        """Open the way for a sandbox that starts next, with a layer of packages. Raises a ``SandboxError``."""
         await self.close()
         try:
             way = await open_way(self._policy, self._credentials(), extra_ca=self._extra_ca())
             try:
-                way_out = await asyncio.to_thread(self._way_out, way)
+                way_out = await asyncio.to_thread(self._way_out, way, packages)
             except BaseException:
                 await to_the_end(close_way(way))
                 raise
@@ -74,14 +76,17 @@ class Egress:
         }
         return with_values(self._config.credentials, values)
 
-    def _way_out(self, way: Way) -> WayOut:
+    def _way_out(self, way: Way, packages: Path | None) -> WayOut:
         files: dict[str, Path] = {}
+        of_packages: dict[str, Path] = {}
         bundle: str | None = None
         if self.rules.opens_any:
             file = way.directory / _BUNDLE
             file.write_text(f"{way.opened.trusted}\n{way.certificate}")
             bundle = f"{WAY_OUT}/{_BUNDLE}"
             files[_SYSTEM_BUNDLE] = file
+            if packages is not None and (packages / _CERTIFI).is_file():
+                of_packages[_CERTIFI] = file
         addresses = [PROXY]
         for name, address in way.hosts.items():
             addresses += [(address, port) for port in self.rules.exact_names[name]]
@@ -92,6 +97,7 @@ class Egress:
             hosts=way.hosts,
             environment={**variables(bundle), **way.placeholders},
             files=files,
+            of_packages=of_packages,
         )
 
     async def close(self) -> None:

@@ -357,7 +357,7 @@ class Environment(ABC):
         if not self.sandbox.running:
             self.workspace.sandbox_ended()
             if self.egress is not None:
-                self.sandbox.way_out = await self.egress.open()
+                self.sandbox.way_out = await self.egress.open(self.packages.path)
             await self.sandbox.start()
             # after the start, which it would slow down, and mostly while a model is asked for the first block
             self.packages.begin_check()

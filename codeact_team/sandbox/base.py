@@ -245,6 +245,8 @@ class WayOut:
     """Variables of the code's environment. Those of a config go before them."""
     files: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """Files of this machine that the code may read, by their paths in the sandbox, where they replace what is there."""
+    of_packages: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Such files, by their paths in the layer of packages, if the sandbox has one."""
 
 
 class ZygoteProgram(NamedTuple):

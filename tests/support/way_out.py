@@ -131,5 +131,5 @@ class EgressTo(Egress):
         super().__init__(ExecutorConfig(egress=[]))
         self._way_out_of_test = way_out
 
-    async def open(self) -> WayOut:
+    async def open(self, packages: Path | None = None) -> WayOut:
         return self._way_out_of_test

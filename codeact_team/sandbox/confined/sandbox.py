@@ -441,7 +441,7 @@ class ConfinedSandbox(Sandbox):
             pids=self._config.pids,
             cpus=self._config.cpus,
             tmpfs_mib=self._config.tmpfs_mib,
-            way_out=[] if self.way_out is None else _shown_of(self.way_out),
+            way_out=[] if self.way_out is None else _shown_of(self.way_out, self._packages),
             hosts={} if self.way_out is None else {**self.way_out.hosts},
             addresses=[] if self.way_out is None else [*self.way_out.addresses],
         )
@@ -509,10 +509,13 @@ class ConfinedSandbox(Sandbox):
                 logger.warning("temporary files are left in %s: %s", private.path, error)
 
 
-def _shown_of(way_out: WayOut) -> Sequence[tuple[str, str]]:
+def _shown_of(way_out: WayOut, packages: Path | None) -> Sequence[tuple[str, str]]:
     """The directory and files of a way out, each with its place in the mount view."""
     # links there lead to the same places as here
     files = [(str(file), os.path.realpath(place)) for place, file in way_out.files.items()]
+    files += [
+        (str(file), os.path.realpath(f"{packages}/{name}")) for name, file in way_out.of_packages.items()
+    ]
     return [(str(way_out.directory), WAY_OUT), *files]
 
 

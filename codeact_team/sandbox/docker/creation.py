@@ -145,7 +145,7 @@ def launch(
     host_config["sysctls"] = {**_of_loopback(engine, config, url)}
     environment = {
         # the later wins
-        **give_way_out(way_out, host_config, engine, config, url),
+        **give_way_out(way_out, host_config, engine, config, url, PACKAGES),
         **config.environment,
         **({} if packages is None else python_path(PACKAGES, config.environment)),
     }

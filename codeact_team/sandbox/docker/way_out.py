@@ -27,8 +27,9 @@ def give_way_out(
     engine: EngineDescription,
     config: DockerSandboxConfig,
     url: str,
+    packages: str,
 ) -> Mapping[str, str]:
-    """Add to what an engine is asked for what a way out needs, if there is one. Returns its variables.
+    """Add to what an engine is asked for what a way out needs, if there is one. Returns its variables. ``packages`` is where a layer of packages is.
 
     Raises an ``EngineError`` if no socket of this machine can be reached in the containers of this engine.
     """
@@ -49,6 +50,7 @@ def give_way_out(
             f"`egress` is for a container without a network, and this one has `network: {config.network}`: leave out one of them"
         )
     shown = {WAY_OUT: way_out.directory, **way_out.files}
+    shown |= {f"{packages}/{name}": path for name, path in way_out.of_packages.items()}
     host_config["mounts"] += [
         Mount(place, str(path), type="bind", read_only=True) for place, path in shown.items()
     ]
