@@ -267,6 +267,8 @@ class ExecutingAgent(RememberingAgent[Executing]):
             approval=settings.approval,
             handler=settings.approval_handler,
             parks=settings.approval_timeout == "park",
+            asks_about_hosts=isinstance(self._code_executor, StreamingCodeExecutor)
+            and self._code_executor.asks_about_hosts,
         )
         approve = settings.approval_func
         self._approve = resolve_function(approve) if isinstance(approve, str) else approve

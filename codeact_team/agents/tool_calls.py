@@ -421,6 +421,7 @@ class AgentTools:
         approval: The rules of approval.
         handler: Answers where a rule asks: a function, or its import path.
         parks: Whether a recorded run suspends where nobody answers.
+        asks_about_hosts: Whether rules of the executor ask a person, too.
 
     Raises:
         SettingError: If something is no tool, two have the same name, or no rule would ever ask the handler.
@@ -436,11 +437,12 @@ class AgentTools:
         approval: Sequence[ApprovalRule],
         handler: Handler | str | None,
         parks: bool = False,
+        asks_about_hosts: bool = False,
     ) -> None:
-        can_ask = any(rule.decision == "ask" for rule in approval)
+        can_ask = asks_about_hosts or any(rule.decision == "ask" for rule in approval)
         for setting, is_given in {"approval_timeout": parks, "approval_handler": handler is not None}.items():
             if is_given and not can_ask:
-                raise SettingError(f"{setting} has no effect: no rule in approval says `decision: ask`")
+                raise SettingError(f"{setting} has no effect: no rule in approval says `decision: ask`, nor one in the executor's egress")
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
         self._toolbox = Toolbox(tools, workbenches)
         ask = resolve_function(handler) if isinstance(handler, str) else handler

@@ -267,6 +267,28 @@ class StreamingCodeExecutor(CodeExecutor):
         return False
 
     @property
+    def asks_about_hosts(self) -> bool:
+        """Whether a person may be asked which hosts code may reach, by the agent whose code it is."""
+        return False
+
+    def recall_request(self, method: str, url: str) -> None:
+        """Count a request of code that was allowed before the run was interrupted, for rules that allow a number of them.
+
+        Args:
+            method: The method; ``CONNECT`` for a connection.
+            url: The URL; for a connection, host and port.
+        """
+
+    def recall_answer(self, host: str, *, is_allowed: bool, reason: str) -> None:
+        """Take what a person had said of a host before the run was interrupted.
+
+        Args:
+            host: The host with its port.
+            is_allowed: Whether code may reach it.
+            reason: Why.
+        """
+
+    @property
     def restarts(self) -> int:
         """The number of times that the state of the blocks was discarded, also if there was none."""
         return 0

@@ -57,7 +57,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         self._turns = turns or environment.turns
         self.life: Lifecycle = self.life_kind(self, config, environment, runner, self._turns, self._get_ready)
         """Starts and stops it. For pools."""
-        if environment.egress is not None:
+        if environment.egress is not None and environment.egress.part is None:
+            # requests of a fork are its executor's, too
             environment.egress.part = self
         self.processes: Processes = Processes(self, self._process_server)
         """Runs programs in the sandbox."""
@@ -99,6 +100,18 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
     @property
     def is_contained(self) -> bool:
         return self._environment.is_contained
+
+    @property
+    def asks_about_hosts(self) -> bool:
+        return self._environment.egress is not None and self._environment.egress.rules.asks_any
+
+    def recall_request(self, method: str, url: str) -> None:
+        if (egress := self._environment.egress) is not None:
+            egress.policy.recall_request(method, url)
+
+    def recall_answer(self, host: str, *, is_allowed: bool, reason: str) -> None:
+        if (egress := self._environment.egress) is not None:
+            egress.policy.recall_answer(host, is_allowed=is_allowed, reason=reason)
 
     @property
     def timeout(self) -> int:

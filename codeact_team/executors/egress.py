@@ -36,11 +36,14 @@ class Egress:
 
     Args:
         config: The settings of the executor, which have ``egress``.
+
+    Attributes:
+        policy: What may be reached, with what was counted and what persons have said so far.
     """
 
     def __init__(self, config: ExecutorConfig) -> None:
         self._config = config
-        self._policy = EgressPolicy(config.egress_rules())
+        self.policy: EgressPolicy = EgressPolicy(config.egress_rules())
         self._way: Way | None = None
         self.part: object = None
         """The executor, of which requests are effects."""
@@ -48,13 +51,13 @@ class Egress:
     @property
     def rules(self) -> EgressRules:
         """The rules."""
-        return self._policy.rules
+        return self.policy.rules
 
     async def open(self, packages: Path | None = None) -> WayOut:
         """Open the way for a sandbox that starts next, with a layer of packages. Raises a ``SandboxError``."""
         await self.close()
         try:
-            way = await open_way(self._policy, self._credentials(), extra_ca=self._extra_ca())
+            way = await open_way(self.policy, self._credentials(), extra_ca=self._extra_ca())
             try:
                 way_out = await asyncio.to_thread(self._way_out, way, packages)
             except BaseException:
@@ -110,7 +113,7 @@ class Egress:
         """Take the way of a sandbox that was started for another executor with the same settings."""
         self._way, other._way = other._way, None
         if self._way is not None:
-            self._way.policy = self._policy
+            self._way.policy = self.policy
 
     def begin(self, unit: str) -> None:
         """Have the requests of a process be effects of the present context."""
@@ -137,8 +140,8 @@ class Egress:
 
     def take_denials(self) -> Sequence[str]:
         """Return what was denied since the last call of this, each once."""
-        return self._policy.take_denials()
+        return self.policy.take_denials()
 
     def take_missing_hosts(self) -> Sequence[str]:
         """Return the entries for what was asked for since the last call of this, and no rule is for, each once."""
-        return self._policy.take_missing_hosts()
+        return self.policy.take_missing_hosts()

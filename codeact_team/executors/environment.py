@@ -39,6 +39,10 @@ from codeact_team.tools.approvals import Pause
 
 logger = logging.getLogger(__name__)
 
+_NOT_READ = (
+    "What is passed through unread is not recorded, so that code of a run that is resumed does not run again"
+)
+
 
 class Environment(ABC):
     """A sandbox that starts when it is needed, with its workspace. For one caller at a time.
@@ -84,6 +88,8 @@ class Environment(ABC):
         quota = above_default(self._config, "workspace_mib", "workspace_files")
         reaches = None if self.egress is None or self._config.egress in ([], REPORT) else self.egress.rules
         reached = [] if reaches is None else [f"egress: {reaches.in_words()}"]
+        if reaches is not None and not reaches.opens_all:
+            reached[0] += f" {_NOT_READ}"
         return [*quota, *reached, *wide_directories({"work_dir": self._config.work_dir})]
 
     @property

@@ -25,13 +25,13 @@ class CallFrame:
         effect: The effect; ``None`` for a recorded block that runs again, to restore its variables.
         caller: The effect within which this one was asked for.
         n: Its number, once it is recorded.
-        has_strayed: Whether a block that runs again has asked for something else than before.
+        strayed: What a block that runs again has asked for that it did not before, in words; hostile data.
     """
 
     effect: Effect[Any] | None
     caller: CallFrame | None
     n: int | None = None
-    has_strayed: bool = False
+    strayed: str | None = None
 
     @property
     def callers(self) -> Iterator[CallFrame]:

@@ -116,9 +116,9 @@ class History:
         """Whether the work was over with the attempts of a fork, so that they may continue under higher limits."""
         return self._has_ended and self._forks.promotion(fork.n) == self._last_asked
 
-    def outcome(self, effect: EffectRecord) -> JsonValue:
-        """The outcome of an answered effect."""
-        return self.blobs.unpack(self._entry(effect.ended)["outcome"])
+    def outcome(self, effect: EffectRecord, *, with_bytes: bool = True) -> JsonValue:
+        """The outcome of an answered effect; ``with_bytes`` as of :meth:`Blobs.unpack`."""
+        return self.blobs.unpack(self._entry(effect.ended)["outcome"], with_bytes=with_bytes)
 
     def error(self, effect: EffectRecord) -> JsonValue:
         """The error of a failed effect, as :func:`recorded_error` takes it."""
@@ -129,7 +129,7 @@ class History:
         return self.blobs.unpack(self._entry(effect.began)["request"])
 
     def calls_in(self, block: int, span: int) -> Iterator[Event]:
-        """Yield the events of the calls of tools that a block has made, and of the questions about them, as parts of ``span``."""
+        """Yield the events of the calls of tools and the requests of a block, and of the questions about them, as parts of ``span``."""
         for effect in self.effects.calls_in(block):
             began, ended = self.events_of(effect)
             if ended is not None and effect.state is not EffectState.UNDER_WAY:

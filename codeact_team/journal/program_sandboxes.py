@@ -14,7 +14,7 @@ from codeact_team.core.places import place_of
 from codeact_team.journal.answers import is_contained
 from codeact_team.journal.calls import calling
 from codeact_team.journal.differences import difference
-from codeact_team.journal.restoration import Restoration
+from codeact_team.journal.restoration import STRAYED, Restoration
 
 
 class ProgramSandboxes:
@@ -65,22 +65,28 @@ class ProgramSandboxes:
             recorded: Its result.
             run: Runs it.
         """
-        if recorded.outcome in (Outcome.DENIED, Outcome.NOT_RUN) or executor in self._losses:
+        if recorded.outcome in (Outcome.DENIED, Outcome.NOT_RUN):
             return
-        if not await is_contained(executor):
+        if executor in self._losses:
+            pass
+        elif not await is_contained(executor):
             self._losses[executor] = "it could reach more than its workspace"
+        elif (unkept := self._restoration.unkept_in([n])) is not None:
+            self._losses[executor] = unkept
         elif recorded.outcome is Outcome.COMPLETED:
             with calling(None, n) as repetition:
                 now = await run()
-            if repetition.has_strayed:
+            if repetition.strayed is not None:
                 # its state is unknown now
                 await executor.restart()
-                self._losses[executor] = "it made other requests than before"
+                self._losses[executor] = STRAYED.format(repetition.strayed)
             differs = difference(recorded, now)
             place, count = place_of(executor), int(differs is not None)
             emit(BlocksRepeated(place=place, blocks=1, differing=count, difference=differs))
+            return
         elif recorded.state_lost:
             # its result has told so
             await executor.restart()
         else:
             self._losses[executor] = "some of it was stopped before its end"
+        self._restoration.recall(executor, [n])

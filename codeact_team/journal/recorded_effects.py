@@ -10,7 +10,11 @@ from codeact_team.core.effects import Effect
 from codeact_team.core.process_effects import ProcessJob, ProcessRun
 from codeact_team.journal.effect_records import CallerKey, EffectRecord, EffectState
 from codeact_team.journal.requests import Request
+from codeact_team.network.requests import NetworkRequest
 from codeact_team.tools.approvals import AskedQuestion
+
+_OF_CODE = (ToolCall.kind, NetworkRequest.kind, AskedQuestion.kind)
+"""Kinds of effects that code asks for while it runs."""
 
 
 class RecordedEffects:
@@ -21,14 +25,14 @@ class RecordedEffects:
         # nearly all have one, and a list of one takes a tenth of the memory of a queue
         self._by_key: defaultdict[str, list[EffectRecord]] = defaultdict(list)
         self._calls: defaultdict[int, list[EffectRecord]] = defaultdict(list)
-        """The calls of tools, and the questions about them, by the block that asked."""
+        """The calls of tools, the requests to the network, and the questions about them, by the block that asked."""
         self._by_caller: defaultdict[CallerKey, list[EffectRecord]] = defaultdict(list)
 
     def add(self, effect: EffectRecord) -> None:
         """Add an effect that was asked for the first time."""
         self._by_number[effect.n] = effect
         self._by_key[effect.key].append(effect)
-        if effect.owner is not None and effect.kind in (ToolCall.kind, AskedQuestion.kind):
+        if effect.owner is not None and effect.kind in _OF_CODE:
             self._calls[effect.owner].append(effect)
         if effect.within == effect.owner:
             # what is within another effect, such as a team that is a tool, is answered with that
@@ -40,7 +44,7 @@ class RecordedEffects:
         return effect
 
     def calls_in(self, block: int) -> Sequence[EffectRecord]:
-        """The calls of tools that a block has made, and the questions about them."""
+        """The calls of tools and the requests that a block has made, and the questions about them."""
         return self._calls.get(block, ())
 
     def __getitem__(self, n: int) -> EffectRecord:
@@ -63,9 +67,9 @@ class RecordedEffects:
         return _first_of(waiting)
 
     def next_settled(self, request: Request) -> EffectRecord | None:
-        """Take the recorded effect for this request, or else the next of the same caller, unless code asks for a tool."""
+        """Take the recorded effect for this request, or else the next of the same caller, unless code calls a tool, or sends a request."""
         of_caller: list[EffectRecord] = []
-        if request.kind != ToolCall.kind:
+        if request.kind not in (ToolCall.kind, NetworkRequest.kind):
             of_caller = self._by_caller.get(_caller_of(request), of_caller)
         while (found := self.next(request) or _first_of(of_caller)) is not None:
             if found.is_settled:

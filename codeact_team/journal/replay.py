@@ -97,7 +97,7 @@ class Replay(RecordedAnswers):
 
     def _refuse(self, request: Request) -> NoReturn:
         agent, _, place = request.by.partition("@")
-        told = f"{agent or place} has made one {request.kind.replace('_', ' ')} more than is recorded"
+        told = f"{agent or place} has made {request.in_words} more than is recorded"
         if request.is_of_block:
             self._strayed = told
             raise RecordedError(NOT_ASKED)

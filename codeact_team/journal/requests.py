@@ -22,7 +22,12 @@ from codeact_team.journal.calls import CallFrame
 from codeact_team.journal.conversations import Conversations, KnownMessages, digest_of_message
 from codeact_team.journal.lines import failure_of
 from codeact_team.journal.seal import Chain
+from codeact_team.network.requests import NetworkRequest
 from codeact_team.text.redaction import Redactor
+from codeact_team.text.visibility import one_line
+
+_MAX_TOLD = 200
+"""Characters of a request that is told."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,16 @@ class Request:
     key: str
     conversation: KnownMessages | None = None
     messages: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+    @property
+    def in_words(self) -> str:
+        """What is asked, such as ``one tool call``."""
+        words = f"one {self.kind.replace('_', ' ')}"
+        match self.kind, self.value:
+            case NetworkRequest.kind, {"method": method, "url": url}:
+                return f"{words} ({one_line(f'{method} {url}', _MAX_TOLD)})"
+            case _:
+                return words
 
     @property
     def place(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from autogen_core.code_executor import CodeBlock
 
@@ -14,7 +14,7 @@ from codeact_team.agents.codeact.attempts import Attempt
 from codeact_team.agents.observations import load_result
 from codeact_team.core.aio import FairLock
 from codeact_team.core.component_effects import CodeEffect, Run, WorkspaceEffect
-from codeact_team.core.effects import Effect, emit, within
+from codeact_team.core.effects import Effect, emit, speaking, within
 from codeact_team.core.events import BlocksRepeated, BlocksRepeating, FilesPutBack
 from codeact_team.core.executor_interface import (
     Change,
@@ -28,15 +28,22 @@ from codeact_team.errors import JournalError
 from codeact_team.journal.blobs import Blobs
 from codeact_team.journal.calls import calling
 from codeact_team.journal.differences import difference
-from codeact_team.journal.effect_records import EffectRecord, SandboxHistory
+from codeact_team.journal.effect_records import EffectRecord, EffectState, SandboxHistory
 from codeact_team.journal.history import History
 from codeact_team.journal.recorder import Recorder, as_entry, workspace_of
+from codeact_team.network.requests import NetworkRequest
+from codeact_team.text.visibility import one_line
+from codeact_team.tools.approvals import AskedQuestion
 from codeact_team.tools.autogen_parts import PartBlock
 
 logger = logging.getLogger(__name__)
 
+STRAYED = "it made {} more than before"
+"""Why variables are lost."""
 END = 1 << 62
 """A number after the numbers of all effects."""
+_MAX_TOLD = 200
+"""Characters of a request that is told."""
 FileEntries = Mapping[str, Any]
 """Files by path, as an entry has them."""
 
@@ -90,9 +97,21 @@ class Restoration:
         if not isinstance(effect, CodeEffect) or effect.is_apart or place in self._restored:
             return None
         self._restored.add(place)
-        executor, sandbox = effect.part, self._history.sandboxes[place, None]
-        if not isinstance(executor, StreamingCodeExecutor):
-            return "it is not known what else it would do" if sandbox.blocks else None
+        if isinstance(effect.part, StreamingCodeExecutor):
+            reason, repeated = await self._restore_session(effect.part, effect, n)
+            known = {block.n for block in repeated}
+            earlier = [one.n for one in self._history.effects if one.place == place and one.n < n]
+            self.recall(effect.part, (block for block in earlier if block not in known))
+            return reason
+        return (
+            "it is not known what else it would do" if self._history.sandboxes[place, None].blocks else None
+        )
+
+    async def _restore_session(
+        self, executor: StreamingCodeExecutor, effect: CodeEffect[Any], n: int
+    ) -> tuple[str | None, Sequence[EffectRecord]]:
+        """Restore a session; returns why its state cannot be restored, if so, and the blocks that have run again."""
+        sandbox = self._history.sandboxes[place_of(executor), None]
         await executor.start()
         workspace = workspace_of(executor)
         wanted: FileEntries | None = None
@@ -113,7 +132,34 @@ class Restoration:
         if wanted is not None:
             await self._restore_files(executor, wanted)
         self._recorder.write(rebuilt=workspace)
-        return reason
+        return reason, blocks if reason is None else ()
+
+    def recall(self, executor: StreamingCodeExecutor, blocks: Iterable[int]) -> None:
+        """Have an executor know what the code of blocks that do not run again was allowed, and what persons have said."""
+        for effect in (call for block in blocks for call in self._history.effects.calls_in(block)):
+            if effect.kind == NetworkRequest.kind:
+                request = self._request(effect)
+                executor.recall_request(request["method"], request["url"])
+            elif effect.kind == AskedQuestion.kind and effect.state is EffectState.ANSWERED:
+                question, answer = self._request(effect)["approval"], cast(Any, self._history.outcome(effect))
+                if question["kind"] == "host" and answer is not None:
+                    executor.recall_answer(
+                        question["name"], is_allowed=answer["allowed"], reason=answer["reason"]
+                    )
+
+    def unkept_in(self, blocks: Iterable[int]) -> str | None:
+        """Why blocks with these numbers cannot run again, if the answer to one of their requests was not kept."""
+        for effect in (call for block in blocks for call in self._history.effects.calls_in(block)):
+            if effect.kind == NetworkRequest.kind and effect.state is EffectState.ANSWERED:
+                outcome: Any = self._history.outcome(effect, with_bytes=False)
+                if not outcome["is_kept"]:
+                    request = self._request(effect)
+                    named = one_line(f"{request['method']} {request['url']}", _MAX_TOLD)
+                    return f"the answer to {named} was not kept"
+        return None
+
+    def _request(self, effect: EffectRecord) -> Any:
+        return self._recorder.redactor.restore(self._history.request(effect))
 
     async def begin_again(self, executor: StreamingCodeExecutor, n: int) -> None:
         """Set the files in a program's sandbox back to before the effect ``n``, from which the program does all again.
@@ -257,19 +303,22 @@ class Restoration:
             return "it could reach more than its workspace"
         if not sandbox.is_repeatable:
             return "some of it was stopped before its end"
+        if (unkept := self.unkept_in(block.n for block in blocks)) is not None:
+            return unkept
         span, place, differences = self._recorder.next_span(), place_of(executor), list[str]()
         emit(BlocksRepeating(span=span, place=place, blocks=len(blocks)))
         before: EffectRecord | None = None
         for block in blocks:
             if not is_fork and (before is None or before.attempt != block.attempt):
                 await self._go_back(executor, block.n)
-            request: Any = self._recorder.redactor.restore(self._history.request(block))
-            with calling(None, block.n) as repetition, within(span):
+            request = self._request(block)
+            agent = block.by.partition("@")[0]
+            with calling(None, block.n) as repetition, within(span), speaking(agent):
                 result = await run([CodeBlock(**each) for each in request["blocks"]])
-            if repetition.has_strayed:
+            if repetition.strayed is not None:
                 # its state is unknown now
                 await discard()
-                return "it made other requests than before"
+                return STRAYED.format(repetition.strayed)
             outcome = self._recorder.redactor.restore(self._history.outcome(block))
             load = load_result if block.kind == AgentBlock.kind else PartBlock.form.validate_python
             if (differs := difference(load(outcome), result)) is not None:

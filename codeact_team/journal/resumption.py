@@ -106,7 +106,7 @@ class Resumption(RecordedAnswers):
 
     async def _perform_unknown(self, effect: Effect[Any], request: Request, do: Perform) -> Any:
         if (again := request.call.repetition) is not None:
-            again.has_strayed = True
+            again.strayed = again.strayed or request.in_words
             raise RecordedError(NOT_ASKED)
         if isinstance(effect, Attempt):
             return await self._attempt(effect, request, None, do)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from itertools import count
@@ -101,7 +102,7 @@ class _Gateway:
         try:
             listening = socket.socket(socket.AF_UNIX)
             self._listening[way.number] = listening
-            listening.bind(str(way.socket))
+            _bind(listening, way.socket)
             # the code's user is another one, whom the token keeps out
             os.chmod(way.socket, 0o666)
             listening.listen(BACKLOG)
@@ -236,7 +237,10 @@ class _Gateway:
                 status=message.status,
                 headers=[(name, value) for name, value in message.headers],
                 content=message.content,
-                is_kept=message.is_whole and message.error is None and message.status is not None,
+                # an answer as a whole, or an error in its place
+                is_kept=message.status is None
+                if message.error is not None
+                else message.status is not None and message.is_whole,
                 sent=message.sent,
                 received=message.received,
                 error=message.error,
@@ -261,15 +265,29 @@ class _Gateway:
             networks = self._ways[asked.sandbox].policy.rules.networks(asked.host, asked.port)
             addresses = await resolve(asked.host, asked.port, networks)
         except AddressRefusedError as error:
-            return RequestOutcome(status=403, error=str(error), is_sent=False, is_kept=False)
+            return RequestOutcome(status=403, error=str(error), is_sent=False)
         except OSError as error:
-            return RequestOutcome(status=502, error=str(error), is_sent=False, is_kept=False)
+            return RequestOutcome(status=502, error=str(error), is_sent=False)
         ended = self._under_way[asked.number] = asyncio.get_running_loop().create_future()
         try:
             self.send(Proceed(asked.number, addresses))
             return await ended
         finally:
             del self._under_way[asked.number]
+
+
+def _bind(listening: socket.socket, path: Path) -> None:
+    """Bind a socket, below a directory whose path may be longer than that of a socket. Raises a :class:`SandboxError`."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listening.bind(f"/proc/self/fd/{directory}/{path.name}" if sys.platform == "linux" else str(path))
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise SandboxError(
+            f"the socket of `egress` cannot be made in {path.parent}: {error}; TMPDIR says where"
+        ) from error
 
 
 _lock = threading.Lock()

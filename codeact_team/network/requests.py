@@ -13,6 +13,8 @@ from codeact_team.core.network_events import RequestBegan, RequestEnded
 from codeact_team.core.process_effects import Bytes
 from codeact_team.network.control import CONNECT, Asked
 from codeact_team.network.exchange import DEFAULT_PORTS
+from codeact_team.network.names import host_and_port
+from codeact_team.network.rules import Target
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods by which nothing is changed at a server (RFC 9110, section 9.2.1)."""
@@ -30,7 +32,7 @@ class RequestOutcome:
         status: The status of the answer; ``None`` for a connection, or without an answer.
         headers: The headers of the answer, as the code has got them.
         content: The body of the answer, if it is kept.
-        is_kept: Whether the answer is kept whole, so that it can be given again.
+        is_kept: Whether the answer is kept whole, or the error in its place, so that it can be given again.
         sent: Bytes of the request's body, or of a connection to the host.
         received: Bytes of the answer's body, or of a connection from the host.
         error: Why it has not come to its end, if so.
@@ -47,13 +49,27 @@ class RequestOutcome:
     is_sent: bool = True
 
 
+def authority_of(host: str, port: int | None) -> str:
+    """The host with its port, as in a URL."""
+    named = f"[{host}]" if ":" in host else host
+    return named if port is None else f"{named}:{port}"
+
+
+def target_of(method: str, url: str) -> Target:
+    """What was to be reached, by its method and its URL as :func:`url_of` writes it."""
+    if method == CONNECT:
+        return Target(*host_and_port(url, None))
+    scheme, _, rest = url.partition("://")
+    named, slash, path = rest.partition("/")
+    return Target(*host_and_port(named, DEFAULT_PORTS[scheme]), method, f"{slash}{path}")
+
+
 def url_of(asked: Asked) -> str:
     """The URL of a request, or ``host:port`` of a connection."""
-    host = f"[{asked.host}]" if ":" in asked.host else asked.host
     if asked.method == CONNECT:
-        return f"{host}:{asked.port}"
-    port = "" if DEFAULT_PORTS[asked.scheme] == asked.port else f":{asked.port}"
-    return f"{asked.scheme}://{host}{port}{asked.target}"
+        return authority_of(asked.host, asked.port)
+    port = None if DEFAULT_PORTS[asked.scheme] == asked.port else asked.port
+    return f"{asked.scheme}://{authority_of(asked.host, port)}{asked.target}"
 
 
 class NetworkRequest(Effect[RequestOutcome]):
@@ -62,14 +78,16 @@ class NetworkRequest(Effect[RequestOutcome]):
     Args:
         asked: The request.
         part: The executor.
+        source: The agent whose code sends it.
         is_repeatable: Whether it may be sent twice, as its rule says.
     """
 
     kind = "request"
     form = TypeAdapter(RequestOutcome)
 
-    def __init__(self, asked: Asked, part: object, *, is_repeatable: bool = False) -> None:
+    def __init__(self, asked: Asked, part: object, source: str, *, is_repeatable: bool = False) -> None:
         self.part = part
+        self.source = source
         self._asked = asked
         self._is_repeatable = is_repeatable or asked.method in _SAFE_METHODS
         self._began = time.monotonic()

@@ -358,6 +358,11 @@ class EgressRules:
         return bool(self._with_credential) or any(rule.reads for rule in self._rules)
 
     @property
+    def asks_any(self) -> bool:
+        """Whether a person is asked about some host."""
+        return any(rule.decision == "ask" for rule in self._rules)
+
+    @property
     def opens_all(self) -> bool:
         """Whether nothing is passed through as it is: each rule that allows or asks reads the requests."""
         return all(
@@ -399,6 +404,10 @@ class EgressRules:
             )
         ruling = self._chain.decide(target)
         return self._unfitted(target) if ruling.by == NO_RULE else ruling
+
+    def is_repeatable(self, ruling: Ruling) -> bool:
+        """Whether the rule behind a ruling, which allows or asks, says that a request may be sent again."""
+        return self._rules[int(ruling.by.rpartition(" ")[2]) - 1].repeatable
 
     def networks(self, host: str, port: int) -> Sequence[Network]:
         """Return the networks that the rules for a canonical host name."""

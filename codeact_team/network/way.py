@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -11,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from codeact_team.core.effects import perform
+from codeact_team.core.effects import current_dispatcher, perform
 from codeact_team.core.rulings import Ruling
+from codeact_team.errors import BudgetError, JournalError, RecordedError
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import (
     CONNECT,
+    MOST_KEPT,
     Answered,
     Asked,
     ControlMessage,
@@ -25,10 +28,13 @@ from codeact_team.network.control import (
     ReadRequests,
 )
 from codeact_team.network.inside.first_line import address_of
-from codeact_team.network.requests import NetworkRequest, RequestOutcome, url_of
+from codeact_team.network.names import host_and_port
+from codeact_team.network.requests import NetworkRequest, RequestOutcome, authority_of, target_of, url_of
 from codeact_team.network.rules import EgressRules, Target
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.tools.approvals import Pause, current_approvals
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,7 +43,15 @@ _MOST_DENIALS = 20
 _MOST_QUESTIONS = 20
 """The most questions to a person that are open at a time, so that code cannot flood anybody."""
 _WENT_ON = "it went on when its block had ended"
-_NOT_KEPT = "its answer is not in the journal, as it was too long, or no answer of one request"
+_NOT_KEPT = "it was sent before, and its answer was not kept"
+_UNKEPT = (
+    "the answer to %s %s is not kept, as it has more than %d KiB or was not read to its end: code that needs it cannot run again "
+    "if the run is resumed or replayed"
+)
+_NO_CODE = (
+    "no code is known that runs now and asks for this: each request of this run is recorded as that of a block, so it can be "
+    "made only while the block runs"
+)
 
 
 class Passing(Protocol):
@@ -53,6 +67,8 @@ class Passing(Protocol):
 
 
 _NOBODY = Ruling("deny", "no one to ask", "a person has to be asked, and none can be while no block runs")
+_WITHDRAWN = Ruling("deny", "no one to ask", "its code has ended before a person had answered")
+HostPort = tuple[str, int]
 
 
 @dataclass(eq=False)
@@ -65,6 +81,12 @@ class _Performer:
     pause: Pause
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
+    asking: dict[HostPort, asyncio.Future[Ruling | None]] = field(
+        default_factory=dict[HostPort, asyncio.Future[Ruling | None]]
+    )
+    """The open questions about hosts. Each performer has its own: a run is parked once all that is under way waits."""
+    failure: JournalError | None = None
+    """Why the run cannot go on."""
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the performer's loop and context, from the loop of the gateway."""
@@ -111,14 +133,25 @@ class EgressPolicy:
         rules: The rules, with their counts.
 
     Attributes:
-        asking: Who was asked for, by host and port: the answer holds from then on.
+        answers: What persons have said of a host and a port: it holds from then on.
+        questions: How many questions to persons are open.
     """
 
     def __init__(self, rules: EgressRules) -> None:
         self.rules = rules
-        self.asking: dict[tuple[str, int], asyncio.Future[Ruling]] = {}
+        self.answers: dict[HostPort, Ruling] = {}
+        self.questions = 0
         self._denials: dict[str, None] = {}
         self._missing: dict[str, None] = {}
+
+    def recall_request(self, method: str, url: str) -> None:
+        """Count a request that was allowed before the run was interrupted, for rules that allow a number of them."""
+        self.rules.decide(target_of(method, url))
+
+    def recall_answer(self, name: str, *, is_allowed: bool, reason: str) -> None:
+        """Take what a person had said of a host, named with its port, before the run was interrupted."""
+        decision = "allow" if is_allowed else "deny"
+        self.answers[host_and_port(name, None)] = Ruling(decision, "an answer on record", reason)
 
     def note_denial(self, reason: str) -> None:
         """Note why something was denied."""
@@ -172,6 +205,8 @@ class Way:
         # the code's user enters it, and sees nothing else
         self.directory.chmod(0o711)
         self._performers: dict[str, _Performer] = {}
+        self._is_recorded = False
+        """Whether code runs in it as an effect of a run: nothing of it is sent that is none."""
         self.hosts: Mapping[str, str] = {
             name: address_of(place) for place, name in enumerate(policy.rules.exact_names)
         }
@@ -204,26 +239,33 @@ class Way:
             pause: Makes a context manager within which the code's time stands still.
         """
         context = contextvars.copy_context()
+        self._is_recorded = self._is_recorded or current_dispatcher() is not None
         self._performers[unit] = _Performer(asyncio.get_running_loop(), context, part, pause)
 
-    def end(self, unit: str) -> set[asyncio.Task[Any]]:
-        """Have the requests of a unit be nobody's effects, and those under way go on as such. Returns what has to end for that."""
+    def end(self, unit: str) -> _Performer:
+        """Have the requests of a unit be nobody's effects, and those under way go on as such. Returns who has performed them."""
         performer = self._performers.pop(unit)
         performer.ended.set()
-        return performer.tasks
+        return performer
 
     @asynccontextmanager
     async def performing(
         self, unit: str, part: object, *, pause: Pause = nullcontext
     ) -> AsyncGenerator[None, None]:
-        """Within it, the requests of a unit are effects of the present context; as :meth:`begin`."""
+        """Within it, the requests of a unit are effects of the present context; as :meth:`begin`.
+
+        Raises:
+            JournalError: In the end, if one of them could not be recorded, or its record not be read.
+        """
         self.begin(unit, part, pause=pause)
         try:
             yield
         finally:
-            tasks = self.end(unit)
-            while tasks:
-                await asyncio.wait(tasks)
+            performer = self.end(unit)
+            while performer.tasks:
+                await asyncio.wait(performer.tasks)
+        if performer.failure is not None:
+            raise performer.failure
 
     async def decide(self, asked: Asked) -> ControlMessage:
         """Decide about a request, and see it through. Returns what the proxy is told last; in the loop of the gateway."""
@@ -232,16 +274,23 @@ class Way:
             denial = rules.may_reach(asked.host, asked.port)
             return ReadRequests(asked.number) if denial is None else self._denied(asked, denial)
         performer = self._performers.get(asked.unit)
-        ruling = rules.decide(Target(asked.host, asked.port, asked.method, asked.target))
+        if performer is None and self._is_recorded:
+            return Denied(asked.number, f"{asked.method} {url_of(asked)} was not sent: {_NO_CODE}")
+        rule = ruling = rules.decide(Target(asked.host, asked.port, asked.method, asked.target))
         if ruling.decision == "ask":
             ruling = await self._ask(asked, ruling, performer)
         if ruling.decision != "allow":
             return self._denied(asked, ruling)
         sending = _Sending(asked, self.passing.proceed)
-        if performer is None or performer.ended.is_set():
+        if performer is None:
             outcome = await sending.begin()
+        elif performer.ended.is_set():
+            return Denied(asked.number, f"{asked.method} {url_of(asked)} was not sent: {_NO_CODE}")
         else:
-            outcome = await performer.run(self._perform(sending, performer))
+            is_repeatable = rules.is_repeatable(rule)
+            outcome = await performer.run(self._perform(sending, performer, is_repeatable=is_repeatable))
+        if isinstance(outcome, Denied):
+            return outcome
         if sending.task is None:
             return _recorded(asked, outcome)
         # it may go on when its block has ended
@@ -252,43 +301,82 @@ class Way:
             return Denied(asked.number, reason, outcome.status or 502)
         return Noted(asked.number)
 
-    async def _perform(self, sending: _Sending, performer: _Performer) -> RequestOutcome:
+    async def _perform(
+        self, sending: _Sending, performer: _Performer, *, is_repeatable: bool
+    ) -> RequestOutcome | Denied:
         """Perform a request as an effect, in the performer's loop."""
+        asked = sending.asked
 
         async def send() -> RequestOutcome:
             passing = asyncio.ensure_future(self.passing.call(sending.begin()))
             ended = asyncio.ensure_future(performer.ended.wait())
             try:
                 await asyncio.wait({passing, ended}, return_when=asyncio.FIRST_COMPLETED)
-                return passing.result() if passing.done() else RequestOutcome(error=_WENT_ON, is_kept=False)
+                outcome = (
+                    passing.result() if passing.done() else RequestOutcome(error=_WENT_ON, is_kept=False)
+                )
             finally:
                 ended.cancel()
+            if not outcome.is_kept and asked.method != CONNECT and current_dispatcher() is not None:
+                logger.warning(_UNKEPT, asked.method, url_of(asked), MOST_KEPT >> 10)
+            return outcome
 
-        effect = NetworkRequest(sending.asked, performer.part)
-        return await perform(effect, send)
+        source = current_approvals().source
+        effect = NetworkRequest(asked, performer.part, source, is_repeatable=is_repeatable)
+        try:
+            return await perform(effect, send)
+        except (BudgetError, RecordedError) as refused:
+            return _not_sent(asked, refused)
+        except JournalError as error:
+            # the run ends by it
+            performer.failure = error
+            return _not_sent(asked, error)
 
     async def _ask(self, asked: Asked, ruling: Ruling, performer: _Performer | None) -> Ruling:
         """Ask a person about the host, unless somebody has: the answer holds from then on."""
-        key = asked.host, asked.port
-        if (asking := self.policy.asking.get(key)) is None:
-            if performer is None:
-                return _NOBODY
-            if sum(not task.done() for task in self.policy.asking.values()) >= _MOST_QUESTIONS:
+        key, policy = (asked.host, asked.port), self.policy
+        if (answer := policy.answers.get(key)) is not None:
+            return answer
+        if performer is None or performer.ended.is_set():
+            return _NOBODY
+        if (asking := performer.asking.get(key)) is None:
+            if policy.questions >= _MOST_QUESTIONS:
                 return Ruling("deny", ruling.by, f"{_MOST_QUESTIONS} questions about hosts are open already")
-            asking = asyncio.ensure_future(performer.run(self._ask_performer(asked, ruling, performer)))
-            self.policy.asking[key] = asking
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            if asking.cancelled():
-                # by the end of the block
-                self.policy.asking.pop(key, None)
-            raise
 
-    async def _ask_performer(self, asked: Asked, ruling: Ruling, performer: _Performer) -> Ruling:
-        name = f"{asked.host}:{asked.port}"
-        record = await current_approvals().host(name, ruling.reason, pause=performer.pause)
-        return Ruling(record.decision, record.by, record.reason)
+            def close(_: object) -> None:
+                policy.questions -= 1
+                del performer.asking[key]
+
+            policy.questions += 1
+            asking = asyncio.ensure_future(performer.run(self._ask_performer(key, ruling, performer)))
+            performer.asking[key] = asking
+            asking.add_done_callback(close)
+        return await asyncio.shield(asking) or _WITHDRAWN
+
+    async def _ask_performer(self, key: HostPort, ruling: Ruling, performer: _Performer) -> Ruling | None:
+        """Ask in the performer's loop. Returns ``None`` if its code ends before that is answered."""
+        answers = self.policy.answers
+        approving = current_approvals().host(
+            authority_of(*key), ruling.reason, pause=performer.pause, answered=lambda: answers.get(key)
+        )
+        asking, ended = asyncio.ensure_future(approving), asyncio.ensure_future(performer.ended.wait())
+        try:
+            await asyncio.wait({asking, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                try:
+                    record = asking.result()
+                except RecordedError as refused:
+                    return Ruling("deny", ruling.by, str(refused))
+                answers[key] = Ruling(record.decision, record.by, record.reason)
+                return answers[key]
+        except JournalError as error:
+            performer.failure = error
+            return Ruling("deny", ruling.by, str(error))
+        finally:
+            ended.cancel()
+            asking.cancel()
+            await asyncio.wait({asking})
+        return None
 
     def _denied(self, asked: Asked, ruling: Ruling) -> Denied:
         reason = f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}"
@@ -321,8 +409,14 @@ class _Sending:
         return await asyncio.shield(self.task)
 
 
+def _not_sent(asked: Asked, error: Exception) -> Denied:
+    return Denied(asked.number, f"{asked.method} {url_of(asked)} was not sent: {error}")
+
+
 def _recorded(asked: Asked, outcome: RequestOutcome) -> ControlMessage:
     """The answer that a journal has, which may be none."""
+    if not outcome.is_sent:
+        return Denied(asked.number, outcome.error or "", outcome.status or 502)
     if outcome.status is not None and outcome.is_kept:
         return Answered(asked.number, outcome.status, outcome.headers, outcome.content)
     return Denied(asked.number, outcome.error or _NOT_KEPT, 502)

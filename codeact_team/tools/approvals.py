@@ -306,10 +306,11 @@ class Approvals:
     Args:
         rules: The first that fits decides.
         handler: Answers where a rule asks; ``None`` for the handler of :func:`asking`.
-        source: The agent.
+        source: The agent that they are of.
         parks: Whether a recorded run suspends if nobody answers. Otherwise it is denied.
 
     Attributes:
+        source: The agent.
         left_out: How many decisions were not recorded, since the records were last taken.
     """
 
@@ -319,7 +320,7 @@ class Approvals:
         self._parks = parks
         self._rules = approval_chain(rules)
         self._handler = handler
-        self._source = source
+        self.source = source
         self._dispatcher = current_dispatcher()
         self._turns = FairLock()
         self._granted: set[tuple[str, str]] = set()
@@ -349,33 +350,43 @@ class Approvals:
         self, code: str, *, language: str = "python", pause: Pause = nullcontext
     ) -> ApprovalRecord:
         """Decide whether a block of code may run; waits for an answer within ``pause``."""
-        return await self._settle(Question(self._source, "code", language, code=code), pause)
+        return await self._settle(Question(self.source, "code", language, code=code), pause)
 
     async def call(
         self, name: str, arguments: Mapping[str, JsonValue], *, pause: Pause = nullcontext
     ) -> ApprovalRecord:
         """Decide whether a tool may be called with these arguments; waits for an answer within ``pause``."""
-        return await self._settle(Question(self._source, "tool", name, arguments), pause)
+        return await self._settle(Question(self.source, "tool", name, arguments), pause)
 
-    async def host(self, name: str, reason: str, *, pause: Pause = nullcontext) -> ApprovalRecord:
+    async def host(
+        self,
+        name: str,
+        reason: str,
+        *,
+        pause: Pause = nullcontext,
+        answered: Callable[[], Ruling | None] = lambda: None,
+    ) -> ApprovalRecord:
         """Ask whether code may reach a host, which its executor's rules leave to a person; waits within ``pause``.
 
         Args:
             name: The host and its port.
             reason: Why a person is asked.
             pause: Makes a context manager within which the code's time stands still.
+            answered: Returns what was said of the host meanwhile, where others ask, too.
         """
-        return await self._settle(Question(self._source, "host", name, reason=reason), pause)
+        return await self._settle(Question(self.source, "host", name, reason=reason), pause, answered)
 
     def count_call(self, name: str, arguments: Mapping[str, JsonValue]) -> None:
         """Count a call that was allowed before the run was interrupted, for rules that allow a number of them."""
-        self._decide(Question(self._source, "tool", name, arguments))
+        self._decide(Question(self.source, "tool", name, arguments))
 
-    async def _settle(self, question: Question, pause: Pause) -> ApprovalRecord:
+    async def _settle(
+        self, question: Question, pause: Pause, answered: Callable[[], Ruling | None] = lambda: None
+    ) -> ApprovalRecord:
         ruling, seconds = self._decide(question), 0.0
         if ruling.decision == "ask":
             began = time.monotonic()
-            ruling = await self._ask(question, pause)
+            ruling = await self._ask(question, pause, answered)
             seconds = time.monotonic() - began
         record = _record_of(question, ruling, seconds=seconds)
         if ruling.by != NO_RULE:
@@ -386,7 +397,7 @@ class Approvals:
             else:
                 self.left_out += 1
             fields = record.model_dump(exclude={"arguments", "decision"})
-            emit(Approval(agent=self._source, allowed=record.allowed, **fields), self._dispatcher)
+            emit(Approval(agent=self.source, allowed=record.allowed, **fields), self._dispatcher)
         return record
 
     def _decide(self, question: Question) -> Ruling:
@@ -398,12 +409,12 @@ class Approvals:
             return Ruling("allow", _GRANT, ruling.reason)
         return ruling
 
-    async def _ask(self, question: Question, pause: Pause) -> Ruling:
+    async def _ask(self, question: Question, pause: Pause, answered: Callable[[], Ruling | None]) -> Ruling:
         with pause():
             # a question that suspends the run holds up no other
             async with self._turns if self._handler or current_handler() else nullcontext():
                 # the answer to another question may have settled this one meanwhile
-                ruling = self._decide(question)
+                ruling = answered() or self._decide(question)
                 if ruling.decision != "ask":
                     return ruling
                 if obstacle := question.obstacle:
