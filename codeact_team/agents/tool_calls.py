@@ -442,7 +442,9 @@ class AgentTools:
         can_ask = asks_about_hosts or any(rule.decision == "ask" for rule in approval)
         for setting, is_given in {"approval_timeout": parks, "approval_handler": handler is not None}.items():
             if is_given and not can_ask:
-                raise SettingError(f"{setting} has no effect: no rule in approval says `decision: ask`, nor one in the executor's egress")
+                raise SettingError(
+                    f"{setting} has no effect: no rule in approval says `decision: ask`, nor one in the executor's egress"
+                )
         workbenches = [workbench] if isinstance(workbench, Workbench) else list(workbench or ())
         self._toolbox = Toolbox(tools, workbenches)
         ask = resolve_function(handler) if isinstance(handler, str) else handler

@@ -141,7 +141,9 @@ def _question(effect: AskedQuestion | PersonInput, request: Request) -> OpenQues
     elif effect.question.kind == "tool":
         # the call is not made before it is approved
         above = above[1:]
-    is_lost = not all(map(_runs_again, above))
+    # what is said of a host holds from then on, whatever becomes of the code that has asked for it
+    is_about_host = isinstance(effect, AskedQuestion) and effect.question.kind == "host"
+    is_lost = not is_about_host and not all(map(_runs_again, above))
     return OpenQuestion(request.call.n, request.key, effect.source, effect.kind, text, is_lost)
 
 

@@ -297,7 +297,9 @@ def running_code(approvals: Approvals) -> Generator[None]:
 
 def current_approvals() -> Approvals:
     """The approvals of the agent whose code runs; without an agent, those of nobody in particular."""
-    return _asking.get().approvals or Approvals([], None, speaker())
+    # without rules they are false
+    approvals = _asking.get().approvals
+    return Approvals([], None, speaker()) if approvals is None else approvals
 
 
 class Approvals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from base64 import b64decode
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,6 +31,9 @@ def ask(url, data=None, **fields):
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode()}"
 """
+
+Where = Callable[[Sequence[dict[str, Any]]], int]
+"""Finds an entry of a journal; returns its number from 1."""
 
 
 class Site:
@@ -81,7 +84,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Generator[Site]:
         yield site
 
 
-def story(site: Site, *blocks: str, rule: dict[str, Any] | None = None, **more: Any) -> Story:
+def story(
+    site: Site, *blocks: str, rule: dict[str, Any] | None = None, executor: str = "Confined", **more: Any
+) -> Story:
     """A run with these blocks, in which ``{site}`` stands for the URL of the site."""
     base = {"host": "api.test", "ports": [site.port], "networks": ["127.0.0.1/32"], "decision": "allow"}
     egress = [{**base, "paths": ["/*"], **(rule or {})}]
@@ -90,7 +95,8 @@ def story(site: Site, *blocks: str, rule: dict[str, Any] | None = None, **more: 
     def reply(body: Body) -> AnyReply:
         return python(said[min(said_before(body), len(said) - 1)])
 
-    return Story(coder(settings={**CONFINED, "egress": egress}, tools=[], **more), reply, "")
+    settings = {**(CONFINED if executor == "Confined" else {}), "egress": egress}
+    return Story(coder(executor, settings, tools=[], **more), reply, "")
 
 
 def entries_of(folder: Path) -> Sequence[dict[str, Any]]:
@@ -104,10 +110,13 @@ BLOCKS = (
 )
 
 
+@pytest.mark.parametrize(
+    "executor", ["Confined", pytest.param("Docker", marks=[pytest.mark.docker, pytest.mark.long])]
+)
 def test_code_that_runs_again_gets_the_answers_that_it_had_and_nothing_is_sent(
-    tmp_path: Path, site: Site
+    tmp_path: Path, site: Site, executor: str
 ) -> None:
-    one = story(site, *BLOCKS)
+    one = story(site, *BLOCKS, executor=executor)
     with ScriptedServer.in_thread(one.reply) as server:
         (tmp_path / "alone").mkdir()
         code, stdout, stderr = start(tmp_path / "alone", server, one, 0)
@@ -125,7 +134,7 @@ def test_code_that_runs_again_gets_the_answers_that_it_had_and_nothing_is_sent(
 
 
 def killed(
-    folder: Path, server: ScriptedServer, one: Story, where: Any, how: str = "after"
+    folder: Path, server: ScriptedServer, one: Story, where: Where, how: str = "after"
 ) -> tuple[int, str, str]:
     """Run a story, and once more until the entry that ``where`` finds in the journal of the first run; then resume it."""
     (folder / "a").mkdir()
@@ -142,7 +151,7 @@ def told(folder: Path) -> str:
     return json.dumps([entry for entry in entries_of(folder) if "ran" in entry][-1])
 
 
-def end_of_block(nth: int) -> Any:
+def end_of_block(nth: int) -> Where:
     return lambda entries: ends_of_blocks(entries)[nth - 1]
 
 

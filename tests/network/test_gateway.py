@@ -163,6 +163,63 @@ async def test_code_cannot_flood_a_person_with_questions(upstream: Upstream) -> 
     assert len(asked) == 20
 
 
+async def test_a_fork_and_its_parent_that_ask_the_same_at_once_get_each_its_own_answer(
+    upstream: Upstream,
+) -> None:
+    site = f"a.test:{upstream.port}"
+    units = {"s0": "parent", "s3": "fork"}
+
+    async def answer(effect: Effect[Any], do: Perform) -> RequestOutcome:
+        return RequestOutcome(status=200, content=f"of the {effect.source}".encode())
+
+    async with way_out(allowed("a.test", upstream.port, paths=["/*"])) as way:
+        with Dispatcher(answer):
+            for unit, agent in units.items():
+                with speaking(agent):
+                    way.begin(unit, None)
+            async with client_of(way, unit="s0") as parent, client_of(way, unit="s3") as fork:
+                answers = await asyncio.gather(
+                    *(one.ask(get(f"http://{site}/1", site)) for one in (parent, fork))
+                )
+            for unit in units:
+                way.end(unit)
+    assert answers == [(200, "of the parent"), (200, "of the fork")]
+
+
+async def test_nothing_of_a_run_is_sent_that_is_none_of_its_effects(upstream: Upstream) -> None:
+    site = f"a.test:{upstream.port}"
+    async with way_out(allowed("a.test", upstream.port, paths=["/*"])) as way:
+        with Dispatcher():
+            async with way.performing("s0", None):
+                pass
+        for unit in ("s0", "-"):
+            async with client_of(way, unit=unit) as client:
+                status, body = await client.ask(get(f"http://{site}/1", site, method="POST", body="x"))
+                assert (status, "it can be made only while the block runs" in body) == (403, True)
+    assert upstream.connections == 0
+
+
+async def test_a_question_is_withdrawn_when_its_code_ends(upstream: Upstream) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def ask(question: Question) -> Answer:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("nobody answers")
+
+    rule = EgressRule(host="a.test", ports=[upstream.port], decision="ask")
+    async with way_out(rule) as way, client_of(way) as client:
+        with asking(ask):
+            async with way.performing("s0", None):
+                connecting = asyncio.ensure_future(client.connect("a.test", upstream.port))
+                await asked.wait()
+        assert ended.is_set()
+        assert await connecting == 403
+
+
 async def test_a_proxy_that_is_killed_is_started_again_and_the_sandbox_goes_on(upstream: Upstream) -> None:
     before = proxies()
     async with way_out(allowed("a.test", upstream.port)) as way, client_of(way) as client:
