@@ -205,7 +205,7 @@ def test_code_that_calls_otherwise_than_then_is_told(tmp_path: Path) -> None:
     before = (tmp_path / "effects.txt").read_text()
     code, stdout, _ = replay(tmp_path, "-q")
     assert code == 1
-    assert "coder has asked for one tool call more than is recorded" in stdout
+    assert "coder has made one tool call more than is recorded" in stdout
     assert (tmp_path / "effects.txt").read_text() == before
 
 
