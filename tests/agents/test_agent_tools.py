@@ -284,7 +284,7 @@ def test_a_function_to_ask_and_a_live_tool_cannot_be_dumped():
 
 
 def test_instructions_without_a_place_for_the_tools_are_refused():
-    with pytest.raises(SettingError, match=r"tools: .* write \$tools in system_message"):
+    with pytest.raises(SettingError, match=r"tools: .* write \$tools into system_message"):
         agent_of(replay(), ConfinedSessionCodeExecutor(), tools=[get_order], system_message="Act.")
 
 

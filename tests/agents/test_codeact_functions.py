@@ -206,7 +206,7 @@ def test_a_name_is_no_need_where_the_function_binds_it_or_python_has_it():
 
 
 def test_a_prompt_without_a_place_for_the_functions_is_refused():
-    with pytest.raises(SettingError, match=r"write \$functions in system_message"):
+    with pytest.raises(SettingError, match=r"write \$functions into system_message"):
         CodeActAgent("coder", replay(), _never_started(), functions=[add], system_message="Act by code.")
 
 

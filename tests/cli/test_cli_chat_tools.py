@@ -94,7 +94,6 @@ def test_ctrl_d_at_a_question_of_a_chat_that_is_not_kept_leaves_it(tmp_path: Pat
     assert refunds(tmp_path) == []
 
 
-@pytest.mark.long
 def test_calls_of_code_that_is_rebuilt_are_shown_where_they_were_made_and_not_again(tmp_path: Path):
     command = shop(tmp_path, LOOK, "Two are late.", "```python\nprint(len(late))\n```", "Two.", "Two still.")
     variables = {"PYTHONPATH": str(tmp_path)}

@@ -90,7 +90,6 @@ def test_a_run_without_an_end_and_one_that_failed_say_so(tmp_path: Path):
     assert failed.stderr == "error: the key is wrong\n"
 
 
-@pytest.mark.long
 def test_a_page_is_written_all_at_once(tmp_path: Path):
     runs, page = tmp_path / "runs", tmp_path / "page.html"
     events = RunBegan(span=1, task="Look."), result(answer="There it is.")

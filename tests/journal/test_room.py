@@ -135,7 +135,6 @@ async def test_a_run_whose_room_is_used_up_goes_on_and_says_so_once(
         await recorded(tmp_path / "run", [code] * 6, mib=100)
 
 
-@pytest.mark.long
 async def test_what_was_not_kept_is_named_when_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -171,7 +171,7 @@ async def test_there_is_a_limit_to_what_is_told_of_all_tools() -> None:
 
 
 async def test_there_is_a_limit_to_the_number_of_tools() -> None:
-    with pytest.raises(WorkbenchError, match=r"workbench Recorder: more than 5,000 tools"):
+    with pytest.raises(WorkbenchError, match=r"workbench Recorder: there are more than 5,000 tools"):
         await Toolbox([order], [Recorder([f"say{number}" for number in range(5000)])]).offer()
 
 

@@ -113,7 +113,7 @@ async def test_an_ssh_connection_that_breaks_loses_the_sandbox_and_the_next_bloc
 async def test_what_ssh_refuses_is_said(server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.let_in("stranger")
     with pytest.raises(
-        EngineError, match=r"over SSH \(.*Permission denied.*\): `ssh 127\.0\.0\.1 true` has to"
+        EngineError, match=r"over SSH \(.*Permission denied.*\): `ssh 127\.0\.0\.1 true` must work"
     ):
         await run(DockerCommandLineCodeExecutor(), "print(1)")
     server.let_in("user")
