@@ -354,44 +354,6 @@ async def test_who_reads_slowly_gets_everything_though_the_connection_is_to_end(
             assert await read_slowly(client) == size
 
 
-@pytest.mark.long
-async def test_bodies_under_way_take_a_bounded_memory(upstream: Upstream) -> None:
-    before = proxies()
-    size, count = 1 << 20, 150
-    waiting, go_on = asyncio.Semaphore(0), asyncio.Event()
-
-    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(size)
-        waiting.release()
-        await go_on.wait()
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-
-    async with (
-        serving(hold) as port,
-        way_out(allowed("b.test", port, paths=["/*"]), allowed("a.test", upstream.port)) as way,
-    ):
-        [proxy] = proxies() - before
-        memory = rss_mib(proxy)
-
-        async def upload() -> int:
-            async with client_of(way) as client:
-                head = f"PUT http://b.test:{port}/ HTTP/1.1\r\nHost: b.test:{port}\r\nContent-Length: {size}\r\n\r\n"
-                await client.send(head.encode() + BODY)
-                return (await client.response())[0]
-
-        uploads = [asyncio.ensure_future(upload()) for _ in range(count)]
-        for _ in range(count):
-            await waiting.acquire()
-        assert await is_served(way, upstream.port)
-        assert rss_mib(proxy) - memory < 100
-        go_on.set()
-        assert {await one for one in uploads} == {200}
-
-
-BODY = bytes(1 << 20)
-
-
 async def test_a_proxy_that_is_killed_in_the_middle_lets_nothing_pass_for_whole() -> None:
     before = proxies()
     go_on = asyncio.Event()
