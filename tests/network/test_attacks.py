@@ -90,7 +90,7 @@ async def test_tls_that_is_not_for_the_host_alone_reaches_nobody(
                 await client.send(in_records(HANDSHAKES[handshake]))
                 assert await client.is_closed()
         [denied] = way.policy.take_denials()
-        assert denied.startswith("a connection to a.test was not begun as one by TLS to that host: ")
+        assert denied.reason.startswith("a connection to a.test was not begun as one by TLS to that host: ")
     assert upstream.heads == []
 
 
