@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from codeact_team.core.executor_interface import SessionCodeExecutor as SessionCodeExecutor
     from codeact_team.core.executor_interface import StreamingCodeExecutor as StreamingCodeExecutor
     from codeact_team.core.network_events import RequestBegan as RequestBegan
+    from codeact_team.core.network_events import RequestDenied as RequestDenied
     from codeact_team.core.network_events import RequestEnded as RequestEnded
     from codeact_team.core.process_events import ProcessBegan as ProcessBegan
     from codeact_team.core.process_events import ProcessEnded as ProcessEnded
@@ -174,6 +175,7 @@ _HOME = {
     ),
     "codeact_team.core.network_events": (
         "RequestBegan",
+        "RequestDenied",
         "RequestEnded",
     ),
     "codeact_team.core.process_events": (

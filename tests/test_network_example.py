@@ -159,6 +159,6 @@ async def test_code_clones_installs_and_calls_an_api_with_a_key_that_it_never_ha
         "asked acme/shapes",
         "refused 403",
         "a key: None",
-        f"[DELETE {url['api.test']}/repos/shapes is not allowed: no rule allows this request to api.test]",
+        f"[api.test:{servers['api.test'].port} is denied: no rule allows this request to api.test]",
     ]
     assert [request.split(b" ")[0] for request in servers["api.test"].heads] == [b"GET"]

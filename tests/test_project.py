@@ -55,6 +55,7 @@ EVENTS = {
     "QuestionAsked",
     "Replayed",
     "RequestBegan",
+    "RequestDenied",
     "RequestEnded",
     "RunBegan",
     "RunEnded",

@@ -46,6 +46,8 @@ class Item(StrEnum):
     COST = "cost"
     SECONDS = "seconds"
     TOOL_CALLS = "tool_calls"
+    REQUESTS = "requests"
+    BYTES = "bytes"
     PROCESSOR_SECONDS = "processor_seconds"
 
 
@@ -62,6 +64,10 @@ class BudgetTerminationConfig(BaseModel):  # noqa: D101 - editors show that of t
     """Wall-clock time in seconds, without the time in which a person is asked. What still runs then is stopped."""
     max_tool_calls: int | None = Field(default=None, ge=0)
     """The most tool calls, of agents and of code."""
+    max_requests: int | None = Field(default=None, ge=0)
+    """The most requests of code to the network, as its `egress` allows them. A connection that is passed through is one."""
+    max_bytes: int | None = Field(default=None, ge=0)
+    """The most bytes of these, sent and received together. What is under way goes on to its end, and the next is refused."""
     max_processor_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Processor time that code may use in its sandboxes, in seconds. A running block ends by its own `timeout`, and the next
     one is refused. Where a sandbox cannot measure it, the wall-clock time of its blocks counts."""
@@ -98,6 +104,8 @@ class Spent:
     models: ModelUsage = field(default_factory=ModelUsage)
     model_calls: int = 0
     tool_calls: int = 0
+    requests: int = 0
+    bytes: int = 0
     processor_seconds: float = 0.0
     seconds: float = 0.0
 
@@ -213,7 +221,7 @@ class Ledger:
         self._require_left(items)
         # counted before, so that calls side by side cannot be too many
         for item in items:
-            if isinstance(vars(self._spent).get(item), int):
+            if item is not Item.BYTES and isinstance(vars(self._spent).get(item), int):
                 setattr(self._spent, item, self._spent.of(item) + 1)
         outcome, failure = None, None
         began = asyncio.get_running_loop().time()
@@ -310,6 +318,9 @@ class Ledger:
         elif isinstance(effect, AgentBlock | PartBlock):
             measured = outcome.processor_seconds if isinstance(outcome, ExecutionResult) else None
             self._spent.processor_seconds += seconds if measured is None else measured
+        elif outcome is not None:
+            for item, amount in effect.amounts(outcome).items():
+                setattr(self._spent, item, self._spent.of(Item(item)) + amount)
         self._tell()
 
     def _tell(self) -> None:
@@ -343,7 +354,7 @@ def _number(value: float, digits: int) -> str:
 
 
 class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]):
-    """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
+    """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, requests, bytes, processor time.
 
     By default nothing is limited. All effects that pass the :class:`~codeact_team.Dispatcher` count, from the team's task to
     the end of its run, also the effects of nested teams and of agents inside tools. The next task has a new budget.
@@ -368,7 +379,7 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
 
     @takes_settings(BudgetTerminationConfig)
     def __init__(self, config: BudgetTerminationConfig) -> None:  # noqa: D417 - the settings are its parameters
-        """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, processor time.
+        """Ends a team when its budget is used up: model calls, tokens, money, time, tool calls, requests, bytes, processor time.
 
         Args:
             max_model_calls: The most model calls.
@@ -378,6 +389,10 @@ class BudgetTermination(TerminationCondition, Component[BudgetTerminationConfig]
             max_seconds: Wall-clock time in seconds, without the time in which a person is asked. What still
                 runs then is stopped.
             max_tool_calls: The most tool calls, of agents and of code.
+            max_requests: The most requests of code to the network, as its `egress` allows them. A connection
+                that is passed through is one.
+            max_bytes: The most bytes of these, sent and received together. What is under way goes on to its
+                end, and the next is refused.
             max_processor_seconds: Processor time that code may use in its sandboxes, in seconds. A running
                 block ends by its own `timeout`, and the next one is refused. Where a sandbox cannot measure
                 it, the wall-clock time of its blocks counts.

@@ -68,6 +68,7 @@ class JobResult:
         is_estimated: Whether tokens are estimated of some calls, whose servers have not told them.
         cost: What these tokens have cost, where the models have prices.
         currency: The currency of the cost.
+        missing_hosts: The entries of ``egress`` that would allow the hosts that its code was denied.
         files: The files that the task made or changed.
         run: The directory of its journal, relative to the directory of the batch.
     """
@@ -91,6 +92,7 @@ class JobResult:
     is_estimated: bool = False
     cost: float | None = None
     currency: str | None = None
+    missing_hosts: Sequence[str] = ()
     files: Sequence[ResultFile] = ()
     run: str = ""
 

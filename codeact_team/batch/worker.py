@@ -327,6 +327,7 @@ def _result(job: Job, ended: RunResult) -> JobResult:
         is_estimated=ended.is_estimated,
         cost=None if ended.cost is None else ended.cost.amount,
         currency=None if ended.cost is None else ended.cost.currency,
+        missing_hosts=ended.missing_hosts,
         files=[ResultFile(file.path, file.size, file.change, file.problem) for file in ended.files],
         run=f"runs/{job.name}",
     )

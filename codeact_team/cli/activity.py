@@ -13,6 +13,7 @@ from codeact_team.core.events import (
     ModelCallPutOff,
     ProcessBegan,
     QuestionAsked,
+    RequestBegan,
     SandboxLost,
     SandboxPreparing,
     SandboxStarted,
@@ -105,6 +106,10 @@ class Activity:
                 self._begin(event.span, f"{one_line(event.argv[0], _MOST)} runs", _CODE)
             case ToolCallBegan():
                 self._begin(event.span, f"tools.{one_line(event.name, _MOST)} works", _TOOL)
+            case RequestBegan(is_connection=False):
+                self._begin(
+                    event.span, f"waiting for {one_line(event.url.partition('://')[2], _MOST)}", _TOOL
+                )
             case QuestionAsked():
                 self._begin(event.span, "waiting for a person's answer", _PERSON)
             case OtherEffectBegan():

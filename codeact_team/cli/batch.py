@@ -27,11 +27,12 @@ from codeact_team.batch.settings import BatchSettings
 from codeact_team.batch.tasks import EachFile
 from codeact_team.cli.batch_table import BatchTable, Tally, named, outcomes_in_words
 from codeact_team.cli.json_lines import JsonLines
+from codeact_team.cli.notices import missing_in_words
 from codeact_team.cli.screen import Screen
 from codeact_team.cli.signals import ENDED_BY, handling_signals
 from codeact_team.core.accounting import tokens_in_words
 from codeact_team.core.effects import Event, Listener
-from codeact_team.journal.result import RunEnding
+from codeact_team.journal.result import MOST_MISSING, RunEnding
 from codeact_team.text.amounts import counted
 from codeact_team.text.visibility import cut
 
@@ -80,6 +81,8 @@ class _Progress:
         """The lines that are left out, by the reason."""
         self._reasons: dict[str, str] = {}
         """By the reason of a failure, the first task that had it."""
+        self._missing_hosts: dict[str, None] = {}
+        """The entries of ``egress`` that would allow what code was denied."""
         self._within = ExitStack()
         self._table: BatchTable | None = None
 
@@ -112,8 +115,7 @@ class _Progress:
             case TaskEnded():
                 self._end(event)
             case BatchResult():
-                self._within.close()
-                _print_summary(self._screen, event)
+                self._finish(event)
             case _:
                 pass
 
@@ -140,9 +142,17 @@ class _Progress:
         if event.done < event.jobs:
             self._within.enter_context(self._screen.live(self._table))
 
+    def _finish(self, event: BatchResult) -> None:
+        self._within.close()
+        _print_summary(self._screen, event)
+        if self._missing_hosts:
+            self._screen.notice("note", missing_in_words([*self._missing_hosts][:MOST_MISSING]))
+
     def _end(self, event: TaskEnded) -> None:
         result = event.result
         self._tally.add(event)
+        for entry in result.missing_hosts if len(self._missing_hosts) < MOST_MISSING else ():
+            self._missing_hosts[entry] = None
         parts = [*self._tally.counts(), f"{event.tokens:,} tokens"]
         if event.cost is not None:
             parts.append(f"{event.cost:,.4f}")

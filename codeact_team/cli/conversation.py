@@ -35,6 +35,8 @@ from codeact_team.core.events import (
     Output,
     ProcessBegan,
     ProcessEnded,
+    RequestDenied,
+    RequestEnded,
     RunBegan,
     ToolCallBegan,
     ToolCallEnded,
@@ -48,9 +50,10 @@ from codeact_team.models.verdicts import Verdict
 from codeact_team.text.amounts import size_of
 
 _MAX_CALLS = 20
-"""Calls of a block that are shown; the rest is counted."""
+"""Calls and requests of a block that are shown; the rest is counted."""
 _MAX_CHARS = 100_000
 """Characters that are shown of output that comes in pieces; the rest is counted."""
+_OfCode = BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded | RequestEnded | RequestDenied
 _CORRECTION = re.compile(r"Attempt number: (\d+)\nProposed correction: (.*)", re.DOTALL)
 
 
@@ -137,7 +140,7 @@ class Conversation(PromotedListener):
         self._of_program: set[int] = set()
         """Spans of the blocks under way that a program runs in its sandbox."""
         self._calls: dict[int, int] = {}
-        """The number of calls of each block that runs."""
+        """The number of calls and requests of each block, and process, that runs."""
         self._calls_shown: set[int] = set()
         """Spans of the calls under way that are shown."""
         self._processes: dict[int, ProcessBegan | OtherEffectBegan] = {}
@@ -162,7 +165,7 @@ class Conversation(PromotedListener):
                 self._end_live()
             case Words() | Output():
                 self._piece(event)
-            case BlockBegan() | BlockEnded() | ToolCallBegan() | ToolCallEnded():
+            case _ if isinstance(event, _OfCode):
                 self._code(event)
             case ArtifactKept() | AttemptEnded():
                 self._aside(event.agent, _aside_on(event))
@@ -358,12 +361,15 @@ class Conversation(PromotedListener):
             self._prose.end()
             self._activity.tail = ""
 
-    def _code(self, event: BlockBegan | BlockEnded | ToolCallBegan | ToolCallEnded) -> None:
+    def _code(self, event: _OfCode) -> None:
         """Print what code does."""
-        if isinstance(event, BlockBegan | BlockEnded):
-            self._block(event)
-        else:
-            self._call(event)
+        match event:
+            case BlockBegan() | BlockEnded():
+                self._block(event)
+            case ToolCallBegan() | ToolCallEnded():
+                self._call(event)
+            case RequestEnded() | RequestDenied():
+                self._request(event)
 
     def _block(self, event: BlockBegan | BlockEnded) -> None:
         """Count the calls of code, and print what a program runs in its sandbox: agents send messages for theirs."""
@@ -376,8 +382,7 @@ class Conversation(PromotedListener):
             if any(block.runs_shell for block in event.blocks):
                 self._aside(event.agent, "runs a shell")
             return
-        if (more := self._calls.pop(event.span, 0) - _MAX_CALLS) > 0:
-            self._aside(event.agent, f"[... {more} more calls are not shown ...]")
+        self._end_calls(event)
         if event.span in self._of_program:
             self._of_program.remove(event.span)
             self._of_sandbox(
@@ -392,8 +397,7 @@ class Conversation(PromotedListener):
             case ToolCallBegan():
                 if event.parent not in self._calls:
                     return
-                self._calls[event.parent] += 1
-                if self._calls[event.parent] <= _MAX_CALLS:
+                if self._is_shown(event.parent):
                     self._calls_shown.add(event.span)
                     self._aside(event.agent, f"→ tools.{event.name} {shortened(event.arguments)}")
             case ToolCallEnded():
@@ -408,6 +412,25 @@ class Conversation(PromotedListener):
                 self._aside(
                     event.agent, f"✗ tools.{event.name} · {how}{why} · {event.seconds:.1f} s", "dim red"
                 )
+
+    def _is_shown(self, span: int | None) -> bool:
+        """Count a call or a request. Whether it is one of the first of the block, or process, that makes it."""
+        if span not in self._calls:
+            return True
+        self._calls[span] += 1
+        return self._calls[span] <= _MAX_CALLS
+
+    def _end_calls(self, event: BlockEnded | ProcessEnded) -> None:
+        if (more := self._calls.pop(event.span, 0) - _MAX_CALLS) > 0:
+            self._aside(event.agent, f"[... {more} more calls are not shown ...]")
+
+    def _request(self, event: RequestEnded | RequestDenied) -> None:
+        if not self._is_shown(event.parent):
+            return
+        if isinstance(event, RequestDenied):
+            self._aside(event.agent, f"✗ {event.told}", "dim red")
+        else:
+            self._aside(event.agent, f"⇄ {event.told}", "dim red" if event.has_failed else "dim")
 
     def _of_sandbox(self, fork: str, text: str, language: str | None = None) -> None:
         """Print code that a program runs in its sandbox, or a fork of that, or without a language its output."""
@@ -426,6 +449,10 @@ class Conversation(PromotedListener):
             self._aside("", f"of another version: {shortened(event.name)} {shortened(told)}")
         if isinstance(event, ProcessBegan | OtherEffectBegan):
             self._processes[event.span] = event
+        if isinstance(event, ProcessBegan):
+            self._calls[event.span] = 0
+        if isinstance(event, ProcessEnded):
+            self._end_calls(event)
         if not isinstance(event, ProcessEnded | OtherEffectEnded):
             return
         match self._processes.pop(event.span, None), event:

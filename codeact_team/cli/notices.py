@@ -55,7 +55,7 @@ def _notices(screen: Screen, event: Event, places: bool) -> Iterator[tuple[Level
             for problem in _uncopied(event):
                 yield "warning", problem
             if event.missing_hosts:
-                yield "note", _missing(event.missing_hosts)
+                yield "note", missing_in_words(event.missing_hosts)
         case _:
             if (note := _note(event)) is not None:
                 yield "note", note
@@ -84,7 +84,8 @@ def _note(event: Event) -> str | None:
             return None
 
 
-def _missing(entries: Sequence[str]) -> str:
+def missing_in_words(entries: Sequence[str]) -> str:
+    """Name hosts that code was denied, by the entries of ``egress`` that would allow them."""
     lines = "".join(f"\n  - {entry}" for entry in entries)
     return f"the code asked for hosts that no rule is for. What would allow them, in `egress` of the config or by --egress HOST:{lines}"
 

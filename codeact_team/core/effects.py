@@ -87,7 +87,9 @@ class EffectBegan(SpanEvent):
 
 @dataclass(kw_only=True)
 class EffectEnded(SpanEvent):
-    """An effect has ended."""
+    """An effect has ended; ``told`` is what came of it in a sentence, which people get in place of the rest."""
+
+    told: ClassVar[str | None] = None
 
 
 @dataclass(kw_only=True)
@@ -111,8 +113,7 @@ class OtherEffectEnded(EffectEnded):
     Attributes:
         kind: The kind of the effect.
         outcome: The outcome.
-        error: Why it has none.
-        told: What came of it in a sentence, which people get in place of the rest; empty where another event tells it.
+        error: Why it has none; ``told`` is empty where another event tells it.
     """
 
     type: ClassVar[Literal["other_effect_ended"]]
@@ -186,11 +187,8 @@ class EffectFailure:
     def of(cls, error: BaseException) -> EffectFailure:
         """Describe an exception."""
         kind, status = type(error), getattr(error, "status_code", None)
-        return cls(
-            f"{kind.__module__}.{kind.__qualname__}",
-            str(error),
-            status if isinstance(status, int) else None,
-        )
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return cls(name, str(error), status if isinstance(status, int) else None)
 
     @property
     def is_cancellation(self) -> bool:
@@ -340,6 +338,10 @@ class Effect(ABC, Generic[T]):
         return OtherEffectEnded(
             kind=end.begin.kind, outcome=end.outcome, error=end.error, told=end.facts.get("told")
         )
+
+    def amounts(self, outcome: T) -> Mapping[str, int]:
+        """How much it has taken of those items of a budget that are not counted one by one."""
+        return NO_FACTS
 
     def dump(self, outcome: T) -> JsonValue:
         """The outcome as JSON."""

@@ -50,6 +50,7 @@ from codeact_team.core.execution import (
     Outcome,
 )
 from codeact_team.core.network_events import RequestBegan as RequestBegan
+from codeact_team.core.network_events import RequestDenied as RequestDenied
 from codeact_team.core.network_events import RequestEnded as RequestEnded
 from codeact_team.core.process_events import ProcessBegan as ProcessBegan
 from codeact_team.core.process_events import ProcessEnded as ProcessEnded
@@ -278,7 +279,6 @@ class BlockEnded(EffectEnded):
     output: str = ""
     limit: str | None = None
     missing_module: str | None = None
-    missing_hosts: Sequence[str] = ()
     omitted_bytes: int = 0
     seconds: float = 0.0
     processor_seconds: float | None = None
@@ -377,8 +377,8 @@ class BudgetSpent(Event):
     """A team with a budget has spent something, or may spend no more.
 
     Attributes:
-        spent: The amounts since its task: ``model_calls``, ``tokens``, ``tool_calls``, ``processor_seconds``; ``cost`` where
-            there are prices, and ``seconds`` where these are limited.
+        spent: The amounts since its task: ``model_calls``, ``tokens``, ``tool_calls``, ``requests``, ``bytes``,
+            ``processor_seconds``; ``cost`` where there are prices, and ``seconds`` where these are limited.
         left: The same, of what is limited.
         unpriced: Models without a price, whose cost is in no number.
         uncounted: How many model calls have an unknown number of tokens.
@@ -513,6 +513,7 @@ AnyEvent: TypeAlias = (
     | ProcessEnded
     | RequestBegan
     | RequestEnded
+    | RequestDenied
     | OtherEffectBegan
     | OtherEffectEnded
     | OtherEvent

@@ -140,7 +140,6 @@ class ExecutionResult(CodeResult):
         seconds: Wall-clock time from the first block's start to the last block's end, without the time that a person takes.
         processor_seconds: Processor time of the sandbox since the previous call; ``None`` if that is not known.
         missing_module: The missing Python module that ended the code, by its last output.
-        missing_hosts: The entries of ``egress``, in YAML, that would allow what the code has asked for and no rule is for.
         files: The sizes in bytes of the files that the code has made or changed, by their paths in the workspace, if an agent
             has asked for them; a hundred at most.
         saved_pictures: The pictures among them, if an agent has read them.
@@ -153,7 +152,6 @@ class ExecutionResult(CodeResult):
     seconds: float = 0.0
     processor_seconds: float | None = None
     missing_module: str | None = None
-    missing_hosts: list[str] = field(default_factory=list[str])
     files: dict[str, int] = field(default_factory=dict[str, int])
     saved_pictures: list[Artifact] = field(default_factory=list[Artifact])
 

@@ -249,9 +249,8 @@ class SandboxedCodeExecutor(StreamingCodeExecutor):
         if call.exceeded is not None and result.limit is None and result.outcome is Outcome.COMPLETED:
             # found when the last block had just ended
             await output.remark(judge_exceeded(call.exceeded, result))
-        for denial in self._environment.take_denials():
-            await output.remark(f"[{denial}]")
-        result.missing_hosts = [*self._environment.take_missing_hosts()]
+        for denied in self._environment.take_denials():
+            await output.remark(f"[{denied.told}]")
         await output.finish()
         result.output, result.omitted_bytes = output.text(), output.omitted_bytes
         result.seconds = time.monotonic() - began - call.paused_for

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from codeact_team.core.aio import to_the_end
+from codeact_team.core.network_events import RequestDenied
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import ExecutorConfig
 from codeact_team.network.gateway import close_way, open_way
@@ -138,10 +139,6 @@ class Egress:
         finally:
             _pause.reset(token)
 
-    def take_denials(self) -> Sequence[str]:
+    def take_denials(self) -> Sequence[RequestDenied]:
         """Return what was denied since the last call of this, each once."""
         return self.policy.take_denials()
-
-    def take_missing_hosts(self) -> Sequence[str]:
-        """Return the entries for what was asked for since the last call of this, and no rule is for, each once."""
-        return self.policy.take_missing_hosts()

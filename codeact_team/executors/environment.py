@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from codeact_team.core.aio import FairLock
 from codeact_team.core.execution import WELL_KNOWN
+from codeact_team.core.network_events import RequestDenied
 from codeact_team.core.sandbox_description import DataEntry, SandboxDescription
 from codeact_team.errors import SandboxError, SettingError
 from codeact_team.executors.egress import Egress
@@ -158,13 +159,9 @@ class Environment(ABC):
             async with self.egress.performing(unit, pause):
                 yield
 
-    def take_denials(self) -> Sequence[str]:
+    def take_denials(self) -> Sequence[RequestDenied]:
         """Return what code was denied by the rules of ``egress`` since the last call of this, each once."""
         return () if self.egress is None else self.egress.take_denials()
-
-    def take_missing_hosts(self) -> Sequence[str]:
-        """Return the entries of ``egress`` for what code has asked for since the last call of this, and no rule is for."""
-        return () if self.egress is None else self.egress.take_missing_hosts()
 
     @property
     @abstractmethod

@@ -61,6 +61,9 @@ from codeact_team.core.events import (
     ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
+    RequestBegan,
+    RequestDenied,
+    RequestEnded,
     RunBegan,
     RunEnded,
     SandboxLost,
@@ -215,6 +218,8 @@ def _process_output(asked: RecordedEffect | None) -> str:
 
 _PROCESS = "run_process"
 """The name of processes, as a tool."""
+_REQUEST = "send_request"
+"""The name of requests to the network, as a tool."""
 _CODE = "execute_code"
 """The name of blocks of code, as a tool."""
 _UNFINISHED = "it had not ended when the run did"
@@ -225,6 +230,7 @@ _KEPT_AS_THEY_ARE = (
     OtherEffectBegan,
     OtherEffectEnded,
     OtherEvent,
+    RequestDenied,
     SandboxLost,
 )
 _PROBLEMS: Mapping[CallOutcome, Any] = {
@@ -235,8 +241,8 @@ _PROBLEMS: Mapping[CallOutcome, Any] = {
 }
 
 
-_Began = ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | QuestionAsked
-_Ended = ModelCallEnded | BlockEnded | ProcessEnded | ToolCallEnded | QuestionAnswered
+_Began = ModelCallBegan | BlockBegan | ProcessBegan | RequestBegan | ToolCallBegan | QuestionAsked
+_Ended = ModelCallEnded | BlockEnded | ProcessEnded | RequestEnded | ToolCallEnded | QuestionAnswered
 
 
 def _span_of(event: RunBegan | TurnBegan | AttemptBegan | BlocksRepeating, run: str) -> tuple[str, str]:
@@ -281,9 +287,9 @@ class Transcript:
                 self._begin(event, event.span, *_span_of(event, self._name))
             case RunEnded() | TurnEnded() | AttemptEnded() | BlocksRepeated():
                 self._end(event, event.span)
-            case ModelCallBegan() | BlockBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked():
+            case _ if isinstance(event, _Began):
                 self._begin_call(event)
-            case ModelCallEnded() | BlockEnded() | ProcessEnded() | ToolCallEnded() | QuestionAnswered():
+            case _ if isinstance(event, _Ended):
                 self._end_call(event)
             case Approval():
                 self._approval(event)
@@ -362,6 +368,9 @@ class Transcript:
             case ProcessBegan():
                 given: dict[str, JsonValue] = {"argv": [*event.argv], "cwd": event.cwd}
                 call = self._tool_event(event, _PROCESS, given)
+            case RequestBegan():
+                given = {"method": event.method, "url": event.url}
+                call = self._tool_event(event, _REQUEST, given)
             case ToolCallBegan():
                 call = self._tool_event(event, event.name, {"arguments": event.arguments})
             case QuestionAsked():
@@ -370,7 +379,10 @@ class Transcript:
         self.events.append(call)
 
     def _tool_event(
-        self, event: BlockBegan | ProcessBegan | ToolCallBegan, function: str, arguments: dict[str, JsonValue]
+        self,
+        event: BlockBegan | ProcessBegan | RequestBegan | ToolCallBegan,
+        function: str,
+        arguments: dict[str, JsonValue],
     ) -> ToolEvent:
         return ToolEvent(
             id=f"call-{len(self.events)}",
@@ -393,10 +405,18 @@ class Transcript:
                 _end_block(call, event, asked)
             case ProcessEnded(), ToolEvent():
                 _end_process(call, event, asked)
+            case RequestEnded(), ToolEvent():
+                call.result = fenced(event.told)
+                _note(
+                    call,
+                    event.error,
+                    agent=event.agent,
+                    status=event.status,
+                    sent=event.sent,
+                    received=event.received,
+                )
             case ToolCallEnded(), ToolEvent():
-                call.result = _result_text(asked)
-                if event.outcome is not CallOutcome.OK:
-                    call.error = ToolCallError(_PROBLEMS.get(event.outcome, "unknown"), event.error)
+                _end_tool_call(call, event, asked)
             case QuestionAnswered(), InputEvent():
                 call.input = call.input_ansi = event.text
             case _:
@@ -442,6 +462,12 @@ def _end_block(call: ToolEvent, event: BlockEnded, asked: RecordedEffect | None)
         state_lost=event.state_lost or None,
         artifacts=artifacts or None,
     )
+
+
+def _end_tool_call(call: ToolEvent, event: ToolCallEnded, asked: RecordedEffect | None) -> None:
+    call.result = _result_text(asked)
+    if event.outcome is not CallOutcome.OK:
+        call.error = ToolCallError(_PROBLEMS.get(event.outcome, "unknown"), event.error)
 
 
 def _end_process(call: ToolEvent, event: ProcessEnded, asked: RecordedEffect | None) -> None:

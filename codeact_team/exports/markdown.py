@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codeact_team.core.execution import ArtifactReference, Bytes, bare_type
-from codeact_team.exports.story import Ended, Happened, Ran, Said, Story, told_in_markdown
+from codeact_team.exports.story import Ended, Happened, Ran, Said, Story, told_in_markdown, told_of_code
 from codeact_team.text.quoting import fenced
 from codeact_team.text.visibility import visible
 
@@ -33,9 +33,11 @@ def markdown_of(story: Story, artifact: Bytes, pictures: str) -> tuple[str, dict
             case Ran():
                 parts += [fenced(visible(block.code).rstrip(), block.language) for block in item.blocks]
                 if item.end is None:
+                    parts.append(told_of_code(item))
                     continue
                 if output := visible(item.end.output).rstrip():
                     parts.append(fenced(output, "text"))
+                parts.append(told_of_code(item))
                 for reference in item.end.artifacts:
                     if (found := _picture(reference, artifact)) is not None:
                         name = f"figure-{len(drawn) + 1}.{found[0]}"

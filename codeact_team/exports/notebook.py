@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from codeact_team.agents.tool_calls import ToolCall
 from codeact_team.core.events import BlockEnded, Code
 from codeact_team.core.execution import ArtifactReference, Bytes, CallOutcome, Outcome, bare_type
-from codeact_team.exports.story import Ended, Happened, Ran, Said, Story, told_in_markdown
+from codeact_team.exports.story import Ended, Happened, Ran, Said, Story, told_in_markdown, told_of_code
 from codeact_team.journal.history import History
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.text.fences import language_of
@@ -170,6 +170,8 @@ def _cells(item: Said | Ran | Happened | Ended, artifact: Bytes) -> Iterator[Cel
             for block in others:
                 yield _ran(item, block, [])
             yield _ran(item, last, [] if item.end is None else [*_outputs(item.end, artifact)])
+            if told := told_of_code(item):
+                yield _markdown(told)
 
 
 def _ran(item: Ran, block: Code, outputs: list[JsonValue]) -> Cell:

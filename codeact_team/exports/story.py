@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, CodeGenerationEvent
 
 from codeact_team.agents.observations import ExecutionRecord
-from codeact_team.core.effects import Event, OtherEffectEnded
+from codeact_team.core.effects import EffectEnded, Event
 from codeact_team.core.events import (
     BlockBegan,
     BlockEnded,
@@ -25,10 +25,13 @@ from codeact_team.errors import JournalError
 from codeact_team.journal.promoted import PromotedListener
 from codeact_team.journal.recorded_run import RecordedRun
 from codeact_team.journal.result import RunResult
+from codeact_team.text.quoting import quoted
 from codeact_team.text.visibility import visible
 
 _FENCE_BEFORE = re.compile(r"(?:^|\n)[ \t]*(?:`{3,}|~{3,}|<\w+>|\[PYTHON\])[^\n]*\n\s*\Z")
 _FENCE_BEHIND = re.compile(r"\s*\n[ \t]*(?:`{3,}|~{3,}|</\w+>|\[/PYTHON\])[ \t]*(?=\n|\Z)")
+_MOST_TOLD = 50
+"""Sentences about what a block has done beside; the rest is counted."""
 _UNUSED = (Outcome.DENIED, Outcome.NOT_RUN)
 
 
@@ -52,10 +55,14 @@ class Ran:
     Attributes:
         blocks: The blocks.
         end: What came of them; ``None`` where that is not recorded.
+        told: What they have done beside, such as a request, each in a sentence; hostile data.
+        omitted: How many more there were.
     """
 
     blocks: Sequence[Code]
     end: BlockEnded | None = None
+    told: Sequence[str] = ()
+    omitted: int = 0
 
     @property
     def has_run(self) -> bool:
@@ -133,8 +140,8 @@ class Story(PromotedListener):
                 if not event.accepted:
                     problems = [f"- {problem}" for problem in event.problems]
                     self._say(event.agent, "\n".join([*problems, *filter(None, ["", event.next_step])]))
-            case OtherEffectEnded(told=str() as told) if told:
-                self.items.append(Happened(told))
+            case EffectEnded(told=str() as told) if told:
+                self._hear_told(event.parent, told)
             case SandboxStarted():
                 self.sandboxes.append(event)
             case RunResult():
@@ -152,6 +159,18 @@ class Story(PromotedListener):
             ran = self.items[place]
             assert isinstance(ran, Ran)
             self.items[place] = replace(ran, end=event)
+
+    def _hear_told(self, parent: int | None, told: str) -> None:
+        place = self._under_way.get(parent or 0)
+        if place is None:
+            self.items.append(Happened(told))
+            return
+        ran = self.items[place]
+        assert isinstance(ran, Ran)
+        if len(ran.told) < _MOST_TOLD:
+            self.items[place] = replace(ran, told=[*ran.told, told])
+        else:
+            self.items[place] = replace(ran, omitted=ran.omitted + 1)
 
     def _hear_message(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         if message.id == self._judged:
@@ -203,6 +222,14 @@ def told_in_markdown(item: Said | Happened | Ended) -> str:
         return text if item.speaker else "\n".join(f"> {line}" for line in text.splitlines())
     problem = None if item.problem is None else f"*{visible(item.problem)}*"
     return "\n\n".join(filter(None, [visible(item.answer or "").strip(), problem]))
+
+
+def told_of_code(ran: Ran) -> str:
+    """What code has done beside its output, as a list in Markdown; empty if that is nothing."""
+    lines = [f"- {quoted(visible(told))}" for told in ran.told]
+    if ran.omitted:
+        lines.append(f"- and {ran.omitted:,} more")
+    return "\n".join(lines)
 
 
 def _without(text: str, code: str) -> str | None:

@@ -18,7 +18,14 @@ from autogen_core.models import RequestUsage
 
 from codeact_team.agents.observations import Ending
 from codeact_team.core.effects import Event
-from codeact_team.core.events import BlockBegan, BudgetSpent, ModelCallEnded, RunBegan, ToolCallEnded
+from codeact_team.core.events import (
+    BlockBegan,
+    BudgetSpent,
+    ModelCallEnded,
+    RequestDenied,
+    RunBegan,
+    ToolCallEnded,
+)
 from codeact_team.core.execution import CallOutcome
 from codeact_team.core.executor_interface import Change
 from codeact_team.errors import AnswerCutOffError, CodeActTeamError, EngineError, SandboxLostError
@@ -124,6 +131,10 @@ def _named(error: BaseException) -> str:
 def reasons_in(*told: str | None) -> Sequence[str]:
     """Those reasons that there are, each once, in a line."""
     return [" ".join(reason.split()) for reason in dict.fromkeys(filter(None, told))]
+
+
+MOST_MISSING = 20
+"""Hosts that a result names."""
 
 
 class RunEnding(StrEnum):
@@ -386,6 +397,7 @@ class Costs:
         cached: How many answers came from a cache.
         is_estimated: Whether some of these are estimated.
         tools: By name, in the order of the first calls, the tools that code has called.
+        missing_hosts: The first entries of ``egress`` that would allow what code was denied.
         messages: How many have come out of the team, the task included and chunks not.
         cost: In money, if a budget has prices.
     """
@@ -399,6 +411,7 @@ class Costs:
         self.cached = 0
         self.is_estimated: bool = False
         self.tools: dict[str, ToolUse] = {}
+        self.missing_hosts: dict[str, None] = {}
         self.messages = 0
         self.cost: Cost | None = None
         self._blocks: set[int] = set()
@@ -431,6 +444,8 @@ class Costs:
                 tool = self.tools.setdefault(event.name, ToolUse(event.name))
                 tool.outcomes[event.outcome] = tool.outcomes.get(event.outcome, 0) + 1
                 tool.seconds += event.seconds
+            case RequestDenied(entry=str() as entry) if len(self.missing_hosts) < MOST_MISSING:
+                self.missing_hosts[entry] = None
             case _:
                 pass
 

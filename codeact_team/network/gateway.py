@@ -219,7 +219,7 @@ class _Gateway:
                 task.add_done_callback(lambda _: self._deciding.pop(message.number, None))
             case Refused():
                 if (way := self._ways.get(message.sandbox)) is not None:
-                    way.policy.note_denial(message.reason)
+                    way.refused(message)
             case Ended():
                 self._end(message)
             case _:

@@ -84,6 +84,7 @@ class NetworkRequest(Effect[RequestOutcome]):
 
     kind = "request"
     form = TypeAdapter(RequestOutcome)
+    spends = ("requests", "bytes")
 
     def __init__(self, asked: Asked, part: object, source: str, *, is_repeatable: bool = False) -> None:
         self.part = part
@@ -104,6 +105,9 @@ class NetworkRequest(Effect[RequestOutcome]):
     ) -> Mapping[str, JsonValue]:
         return {"seconds": time.monotonic() - self._began}
 
+    def amounts(self, outcome: RequestOutcome) -> Mapping[str, int]:
+        return {"bytes": outcome.sent + outcome.received}
+
     def unknown(self) -> RequestOutcome | None:
         return None if self._is_repeatable else RequestOutcome(error=_UNKNOWN)
 
@@ -115,7 +119,10 @@ class NetworkRequest(Effect[RequestOutcome]):
 
     @classmethod
     def ended(cls, end: End) -> RequestEnded:
-        event = RequestEnded(error=end.error, seconds=end.facts["seconds"])
+        request = end.request
+        event = RequestEnded(
+            method=request["method"], url=request["url"], error=end.error, seconds=end.facts["seconds"]
+        )
         if end.outcome is not None:
             event.status, event.error = end.outcome["status"], end.outcome["error"]
             event.sent, event.received = end.outcome["sent"], end.outcome["received"]

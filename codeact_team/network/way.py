@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from codeact_team.core.effects import current_dispatcher, perform
+from codeact_team.core.effects import current_dispatcher, emit, perform, speaker
+from codeact_team.core.network_events import RequestDenied
 from codeact_team.core.rulings import Ruling
 from codeact_team.errors import BudgetError, JournalError, RecordedError
 from codeact_team.network.authority import Authority
@@ -26,6 +27,7 @@ from codeact_team.network.control import (
     Noted,
     Opened,
     ReadRequests,
+    Refused,
 )
 from codeact_team.network.inside.first_line import address_of
 from codeact_team.network.names import host_and_port
@@ -39,7 +41,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MOST_DENIALS = 20
-"""So many different denials are kept until somebody takes them."""
+"""So many different denials are told of a unit, and kept until somebody takes them."""
 _MOST_QUESTIONS = 20
 """The most questions to a person that are open at a time, so that code cannot flood anybody."""
 _WENT_ON = "it went on when its block had ended"
@@ -87,6 +89,7 @@ class _Performer:
     """The open questions about hosts. Each performer has its own: a run is parked once all that is under way waits."""
     failure: JournalError | None = None
     """Why the run cannot go on."""
+    denials: dict[object, RequestDenied] = field(default_factory=dict[object, RequestDenied])
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the performer's loop and context, from the loop of the gateway."""
@@ -141,8 +144,7 @@ class EgressPolicy:
         self.rules = rules
         self.answers: dict[HostPort, Ruling] = {}
         self.questions = 0
-        self._denials: dict[str, None] = {}
-        self._missing: dict[str, None] = {}
+        self._denials: dict[object, RequestDenied] = {}
 
     def recall_request(self, method: str, url: str) -> None:
         """Count a request that was allowed before the run was interrupted, for rules that allow a number of them."""
@@ -153,25 +155,13 @@ class EgressPolicy:
         decision = "allow" if is_allowed else "deny"
         self.answers[host_and_port(name, None)] = Ruling(decision, "an answer on record", reason)
 
-    def note_denial(self, reason: str) -> None:
-        """Note why something was denied."""
-        if len(self._denials) < _MOST_DENIALS:
-            self._denials[reason] = None
+    def note_denial(self, denied: RequestDenied) -> None:
+        """Note that something was denied."""
+        _keep(self._denials, denied)
 
-    def note_missing(self, host: str, port: int) -> None:
-        """Note what was denied, if there is no rule for it."""
-        entry = self.rules.missing(host, port)
-        if entry is not None and len(self._missing) < _MOST_DENIALS:
-            self._missing[entry] = None
-
-    def take_missing_hosts(self) -> Sequence[str]:
-        """Return the entries that would allow what was denied since the last call of this, each once, and forget them."""
-        taken, self._missing = [*self._missing], {}
-        return taken
-
-    def take_denials(self) -> Sequence[str]:
-        """Return why things were denied since the last call of this, each once, and forget it."""
-        taken, self._denials = [*self._denials], {}
+    def take_denials(self) -> Sequence[RequestDenied]:
+        """Return what was denied since the last call of this, and forget it."""
+        taken, self._denials = [*self._denials.values()], {}
         return taken
 
 
@@ -270,17 +260,17 @@ class Way:
     async def decide(self, asked: Asked) -> ControlMessage:
         """Decide about a request, and see it through. Returns what the proxy is told last; in the loop of the gateway."""
         rules = self.policy.rules
+        performer = self._performers.get(asked.unit)
         if asked.method == CONNECT and rules.opens(asked.host, asked.port):
             denial = rules.may_reach(asked.host, asked.port)
-            return ReadRequests(asked.number) if denial is None else self._denied(asked, denial)
-        performer = self._performers.get(asked.unit)
+            return ReadRequests(asked.number) if denial is None else self._denied(asked, denial, performer)
         if performer is None and self._is_recorded:
             return Denied(asked.number, f"{asked.method} {url_of(asked)} was not sent: {_NO_CODE}")
         rule = ruling = rules.decide(Target(asked.host, asked.port, asked.method, asked.target))
         if ruling.decision == "ask":
             ruling = await self._ask(asked, ruling, performer)
         if ruling.decision != "allow":
-            return self._denied(asked, ruling)
+            return self._denied(asked, ruling, performer)
         sending = _Sending(asked, self.passing.proceed)
         if performer is None:
             outcome = await sending.begin()
@@ -295,11 +285,7 @@ class Way:
             return _recorded(asked, outcome)
         # it may go on when its block has ended
         outcome = await sending.task
-        if not outcome.is_sent:
-            reason = outcome.error or ""
-            self.policy.note_denial(reason)
-            return Denied(asked.number, reason, outcome.status or 502)
-        return Noted(asked.number)
+        return Noted(asked.number) if outcome.is_sent else self._unsent(asked, outcome, performer)
 
     async def _perform(
         self, sending: _Sending, performer: _Performer, *, is_repeatable: bool
@@ -378,11 +364,27 @@ class Way:
             await asyncio.wait({asking})
         return None
 
-    def _denied(self, asked: Asked, ruling: Ruling) -> Denied:
-        reason = f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}"
-        self.policy.note_denial(reason)
-        self.policy.note_missing(asked.host, asked.port)
-        return Denied(asked.number, reason)
+    def refused(self, refused: Refused) -> None:
+        """Note what the proxy has refused by itself; in the loop of the gateway."""
+        self._tell(RequestDenied(reason=refused.reason), self._performers.get(refused.unit))
+
+    def _denied(self, asked: Asked, ruling: Ruling, performer: _Performer | None) -> Denied:
+        host, port = asked.host, asked.port
+        entry = self.policy.rules.missing(host, port)
+        self._tell(RequestDenied(host=host, port=port, reason=ruling.reason, entry=entry), performer)
+        return Denied(asked.number, f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}")
+
+    def _unsent(self, asked: Asked, outcome: RequestOutcome, performer: _Performer | None) -> Denied:
+        reason, status = outcome.error or "", outcome.status or 502
+        if status == 403:
+            # the address, while a name that leads nowhere was not denied
+            self._tell(RequestDenied(host=asked.host, port=asked.port, reason=reason), performer)
+        return Denied(asked.number, reason, status)
+
+    def _tell(self, denied: RequestDenied, performer: _Performer | None) -> None:
+        self.policy.note_denial(denied)
+        if performer is not None and _keep(performer.denials, denied):
+            performer.loop.call_soon_threadsafe(_emit, denied, context=performer.context)
 
     def remove(self) -> None:
         """Remove the directory. Blocks."""
@@ -411,6 +413,20 @@ class _Sending:
 
 def _not_sent(asked: Asked, error: Exception) -> Denied:
     return Denied(asked.number, f"{asked.method} {url_of(asked)} was not sent: {error}")
+
+
+def _keep(denials: dict[object, RequestDenied], denied: RequestDenied) -> bool:
+    """Keep the first denial of each host, up to so many. Returns whether it is one."""
+    key = denied.reason if denied.host is None else (denied.host, denied.port)
+    if key in denials or len(denials) >= _MOST_DENIALS:
+        return False
+    denials[key] = denied
+    return True
+
+
+def _emit(denied: RequestDenied) -> None:
+    denied.agent = speaker()
+    emit(denied)
 
 
 def _recorded(asked: Asked, outcome: RequestOutcome) -> ControlMessage:

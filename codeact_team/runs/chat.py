@@ -137,6 +137,7 @@ class TeamChat(TeamRun):
                 steps=of_all.steps,
                 cost=of_all.cost,
                 tools=[*of_all.tools.values()],
+                missing_hosts=[*of_all.missing_hosts],
                 files=[*self._files.values()][-MAX_FILES:],
             )
             recorder(in_all)

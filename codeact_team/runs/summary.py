@@ -323,7 +323,6 @@ class Summary:
         self._has_team = False
         self._refused: ModelCallEnded | None = None
         """The last call of a model that has failed."""
-        self._missing_hosts: dict[str, None] = {}
 
     def begin(self, team: Team | ChatAgent) -> None:
         """Note whether somebody in the team judges the work of the others, or something waits for a judgement."""
@@ -341,8 +340,6 @@ class Summary:
             part(event)
         if isinstance(event, ModelCallEnded) and event.error is not None:
             self._refused = event
-        elif isinstance(event, BlockEnded):
-            self._missing_hosts |= dict.fromkeys(event.missing_hosts)
 
     def add(self, message: BaseAgentEvent | BaseChatMessage) -> None:
         """Add a message that has come out of the team: only these count, in this order."""
@@ -385,7 +382,7 @@ class Summary:
             is_of_infrastructure=end.is_of_infrastructure,
             signal=end.signal,
             tools=list(costs.tools.values()),
-            missing_hosts=list(self._missing_hosts),
+            missing_hosts=list(costs.missing_hosts),
             # a run that waits has come to nothing yet
             answer=None if ending is RunEnding.PARKED else self._answers.best,
             cost=costs.cost,

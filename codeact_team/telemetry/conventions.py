@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from codeact_team.text.redaction import map_texts
+from codeact_team.text.redaction import map_texts, without_secrets
 
 OPERATION = "gen_ai.operation.name"
 AGENT = "gen_ai.agent.name"
@@ -30,6 +32,13 @@ RESULT = "gen_ai.tool.call.result"
 EXIT_CODE = "process.exit.code"
 PROCESS_ARGUMENTS = "process.command_args"
 ERROR = "error.type"
+METHOD = "http.request.method"
+URL = "url.full"
+STATUS = "http.response.status_code"
+REQUEST_SIZE = "http.request.body.size"
+RESPONSE_SIZE = "http.response.body.size"
+SERVER = "server.address"
+PORT = "server.port"
 EVALUATION = "gen_ai.evaluation.result"
 
 _PROVIDERS = {
@@ -40,6 +49,8 @@ _PROVIDERS = {
     "AnthropicBedrockChatCompletionClient": "aws.bedrock",
     "OllamaChatCompletionClient": "ollama",
 }
+_VALUE = re.compile(r"(?<==)[^&]+|(?:(?<=&)|^)[^&=]+(?=&|$)")
+"""Of a query: a value, or what has no name."""
 _FINISH_REASONS = {"function_calls": "tool_call"}
 _ROLES = {"SystemMessage": "system", "UserMessage": "user", "AssistantMessage": "assistant"}
 
@@ -57,6 +68,16 @@ def finish_reason_of(reason: str) -> str:
 def error_type_of(error: str) -> str:
     """The class of an error, from the text that an event has of it."""
     return error.partition(":")[0]
+
+
+def where(url: str) -> dict[str, Any]:
+    """Return the attributes of a URL, or of ``host:port``. Of a query only the names are kept, as values may be secrets."""
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    found: dict[str, Any] = {SERVER: parts.hostname or "", PORT: port}
+    if parts.scheme:
+        found[URL] = without_secrets(parts._replace(query=_VALUE.sub("REDACTED", parts.query)).geturl())
+    return found
 
 
 def as_text(value: JsonValue, clean: Callable[[str], str]) -> str:

@@ -1,4 +1,4 @@
-"""A listener that makes a span of each run, turn, model call, block, process, call of a tool and question to a person."""
+"""A listener that makes a span of each run, turn, model call, block, process, request, call of a tool and question to a person."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from codeact_team.core.events import (
     ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
+    RequestBegan,
+    RequestEnded,
     RunBegan,
     RunEnded,
     ToolCallBegan,
@@ -42,9 +44,17 @@ from codeact_team.telemetry.conventions import as_text
 
 logger = logging.getLogger(__name__)
 
-_EffectBegan = QuestionAsked | ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | OtherEffectBegan
+_EffectBegan = (
+    QuestionAsked
+    | ModelCallBegan
+    | BlockBegan
+    | ProcessBegan
+    | RequestBegan
+    | ToolCallBegan
+    | OtherEffectBegan
+)
 _Began = RunBegan | TurnBegan | AttemptBegan | _EffectBegan
-_CallEnded = ModelCallEnded | BlockEnded | ProcessEnded | ToolCallEnded
+_CallEnded = ModelCallEnded | BlockEnded | ProcessEnded | RequestEnded | ToolCallEnded
 _Ended = RunEnded | TurnEnded | AttemptEnded | QuestionAnswered | OtherEffectEnded | _CallEnded
 
 _NAME = "codeact_team"
@@ -103,7 +113,7 @@ class Tracing:
                 if event.text and (found := self._open.get(event.span)) is not None:
                     self._set(found.span, {"codeact_team.answer": event.text})
                 self._end(event, event.error)
-            case ModelCallEnded() | BlockEnded() | ProcessEnded() | ToolCallEnded():
+            case _ if isinstance(event, _CallEnded):
                 self._end_call(event)
             case Approval() | Judged():
                 self._note(event)
@@ -159,6 +169,8 @@ class Tracing:
                 if event.returncode is not None:
                     span.set_attribute(names.EXIT_CODE, event.returncode)
                 kind = _FAILED if event.returncode and event.error is None else None
+            case RequestEnded():
+                kind = _received(span, event)
             case ToolCallEnded():
                 kind = None if event.outcome is CallOutcome.OK else event.outcome.value
         self._end(event, event.error, kind)
@@ -242,6 +254,10 @@ def _effect(event: _EffectBegan) -> _Begin:
         case ProcessBegan():
             # a program may quote anything
             begin = _Begin("run_process", {}, {names.PROCESS_ARGUMENTS: [*event.argv]})
+        case RequestBegan():
+            begin = _Begin(
+                event.method, {names.METHOD: event.method, **names.where(event.url)}, kind=SpanKind.CLIENT
+            )
         case ToolCallBegan():
             begin = _named("execute_tool", names.TOOL, event.name)
             begin.attributes[names.TOOL_TYPE] = "function"
@@ -262,6 +278,16 @@ def _answer(span: Span, event: ModelCallEnded) -> None:
     if isinstance(usage := event.usage, RequestUsage) and not event.cached:
         span.set_attribute(names.INPUT_TOKENS, usage.prompt_tokens)
         span.set_attribute(names.OUTPUT_TOKENS, usage.completion_tokens)
+
+
+def _received(span: Span, event: RequestEnded) -> str | None:
+    """Set the attributes of an answer to a request. Returns the error that its status is."""
+    span.set_attribute(names.REQUEST_SIZE, event.sent)
+    span.set_attribute(names.RESPONSE_SIZE, event.received)
+    if event.status is None:
+        return None
+    span.set_attribute(names.STATUS, event.status)
+    return str(event.status) if event.status >= 400 else None
 
 
 def _current_number() -> int:

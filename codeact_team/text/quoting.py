@@ -37,6 +37,15 @@ def fenced(text: str, word: str = "") -> str:
     return f"{fence}{word if word.isalnum() else ''}\n{text}\n{fence}"
 
 
+def quoted(text: str) -> str:
+    """Text as code within a line of Markdown, from which it cannot break out."""
+    line = " ".join(text.split())
+    mark = max(["", *re.findall("`+", line)], key=len) + "`"
+    # next to a backtick of its own it would be another mark
+    edge = " " if "`" in (line[:1], line[-1:]) else ""
+    return f"{mark}{edge}{line}{edge}{mark}"
+
+
 def make_inert(text: str) -> str:
     """Break everything that could be a fence, or a tag such as ``<execute>``, with zero-width spaces.
 

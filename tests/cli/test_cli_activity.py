@@ -17,6 +17,8 @@ from codeact_team.core.events import (
     ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
+    RequestBegan,
+    RequestEnded,
     SandboxPreparing,
     SandboxStarted,
     SandboxStarting,
@@ -62,10 +64,16 @@ def test_what_is_waited_for_is_said_with_its_time_and_limit(clock: Clock):
     assert (
         said(ToolCallBegan(span=3, agent="coder", name="stock", arguments="")) == "tools.stock works 0:00:07"
     )
+    asked = RequestBegan(span=8, agent="coder", method="GET", url="https://example.org/slow")
+    assert said(asked) == "waiting for example.org/slow 0:00:07"
+    assert said(RequestEnded(span=8, agent="coder", status=200)) == "tools.stock works 0:00:21"
+    # a connection that is passed through may last
+    connected = RequestBegan(span=9, agent="coder", method="CONNECT", url="example.org:443")
+    assert said(connected) == "tools.stock works 0:00:28"
     assert said(QuestionAsked(span=4, agent="coder", text="?")) == "waiting for a person's answer 0:00:07"
-    assert said(QuestionAnswered(span=4, agent="coder")) == "tools.stock works 0:00:21"
+    assert said(QuestionAnswered(span=4, agent="coder")) == "tools.stock works 0:00:42"
     ended = ToolCallEnded(span=3, agent="coder", name="stock", outcome=CallOutcome.OK)
-    assert said(ended) == "code runs 0:00:56 of 0:01:00"
+    assert said(ended) == "code runs 0:01:17 of 0:01:00"
     assert said(BlockEnded(span=2, agent="coder")) == "working 0:00:07"
     assert said(ProcessBegan(span=5, argv=["make", "all"])) == "make runs 0:00:07"
     assert said(ProcessEnded(span=5, returncode=0)) == "working 0:00:07"

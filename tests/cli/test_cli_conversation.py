@@ -34,6 +34,8 @@ from codeact_team.core.events import (
     Output,
     ProcessBegan,
     ProcessEnded,
+    RequestDenied,
+    RequestEnded,
     RunBegan,
     ToolCallBegan,
     ToolCallEnded,
@@ -401,6 +403,43 @@ async def test_a_process_of_a_program_is_one_line_once_it_has_ended(capsys: pyte
 
 
 BLOCK = BlockBegan(span=1, agent="executor", blocks=[])
+
+
+async def test_requests_and_denials_are_a_line_each_and_many_are_counted(capsys: pytest.CaptureFixture[str]):
+    requests = [
+        RequestEnded(
+            span=span,
+            parent=1,
+            agent="executor",
+            method="GET",
+            url="https://a.test/",
+            status=200,
+            received=2000,
+        )
+        for span in range(10, 35)
+    ]
+    out = await told(
+        capsys,
+        BLOCK,
+        RequestEnded(
+            span=2, parent=1, agent="executor", method="CONNECT", url="a.test:443", sent=10, seconds=2.0
+        ),
+        RequestDenied(parent=1, agent="executor", host="b.test", port=80, reason="no rule", entry="b.test"),
+        *requests,
+        BlockEnded(span=1, agent="executor", exit_code=0),
+        # of nobody's block
+        RequestEnded(
+            span=3, agent="executor", method="PUT", url="https://a.test/" + "x" * 200, error="it was lost"
+        ),
+    )
+    assert out.splitlines() == [
+        "── executor",
+        "⇄ CONNECT a.test:443 · 10 bytes sent, 0 bytes received · 2.0 s",
+        "✗ b.test:80 is denied: no rule",
+        *["⇄ GET https://a.test/ · 200 · 2.0 kB received · 0.0 s"] * 18,
+        "[... 7 more calls are not shown ...]",
+        f"⇄ PUT https://a.test/{'x' * 104}… · it was lost · 0 bytes received · 0.0 s",
+    ]
 
 
 async def test_calls_of_tools_are_told_as_they_begin_and_as_they_end(capsys: pytest.CaptureFixture[str]):

@@ -224,6 +224,8 @@ async def test_answers_from_a_cache_cost_nothing(dispatcher: Dispatcher, told: l
         "model_calls": 2,
         "tokens": 220,
         "tool_calls": 0,
+        "requests": 0,
+        "bytes": 0,
         "processor_seconds": 0.0,
         "cost": 0.00056,
     }
@@ -363,6 +365,8 @@ def test_the_settings_are_all_in_the_dump() -> None:
         "max_cost": 3.5,
         "max_seconds": 4.5,
         "max_tool_calls": 0,
+        "max_requests": 0,
+        "max_bytes": 5,
         "max_processor_seconds": 6.5,
         "prices": PRICES,
         "currency": "EUR",

@@ -18,8 +18,9 @@ from support.egress import LOOPBACK, Upstream, allowed, client_of, get, name_loo
 from support.processes import process_lives
 from support.waiting import until
 
-from codeact_team.core.effects import Dispatcher, Effect, Perform, speaking
-from codeact_team.core.network_events import RequestBegan, RequestEnded
+from codeact_team.agents.ledger import BudgetTermination
+from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, speaking
+from codeact_team.core.network_events import RequestBegan, RequestDenied, RequestEnded
 from codeact_team.network.requests import NetworkRequest, RequestOutcome
 from codeact_team.network.rules import EgressRule
 from codeact_team.tools.approval_rules import Question
@@ -66,6 +67,48 @@ async def test_a_request_is_an_effect_of_the_block_whose_it_is(upstream: Upstrea
     assert (began.method, began.url, began.body_size) == ("POST", f"http://{site}/1?q=2", 3)
     assert isinstance(ended, RequestEnded)
     assert (ended.status, ended.sent, ended.received, ended.error) == (200, 3, 16, None)
+
+
+async def test_a_denial_is_an_event_of_the_block_and_of_each_host_one(upstream: Upstream) -> None:
+    events: list[Any] = []
+    async with way_out(allowed("a.test", upstream.port)) as way, client_of(way, unit="s3") as client:
+        with Dispatcher() as dispatcher, dispatcher.span(lambda _: Event(), lambda _: Event()) as block:
+            dispatcher.listen(events.append)
+            async with way.performing("s3", None):
+                for _ in range(2):
+                    assert (await client.ask(get("http://b.test:8080/", "b.test:8080")))[0] == 403
+                assert (await client.ask(get("http://b_.test/", "b_.test")))[0] == 403
+                # the proxy has refused this name by itself
+                await until(lambda: len(events) == 2)
+    denied, refused, _ = events
+    assert isinstance(denied, RequestDenied)
+    assert (denied.parent, denied.host, denied.port) == (block, "b.test", 8080)
+    assert denied.entry == "{host: b.test, ports: [8080], decision: allow}"
+    assert denied.told == "b.test:8080 is denied: no rule allows b.test at port 8080"
+    assert isinstance(refused, RequestDenied)
+    assert (refused.host, refused.entry) == (None, None)
+    assert [one.host for one in way.policy.take_denials()] == ["b.test", None]
+
+
+async def test_what_a_budget_has_no_room_for_is_refused_in_words(upstream: Upstream) -> None:
+    site = f"a.test:{upstream.port}"
+    async with (
+        way_out(allowed("a.test", upstream.port, paths=["/*"])) as way,
+        client_of(way) as client,
+    ):
+        with Dispatcher():
+            budget = BudgetTermination(max_bytes=20)
+            budget.begin()
+            async with way.performing("s0", None):
+                # what is under way goes on to its end
+                for number in (1, 2):
+                    asked = get(f"http://{site}/{number}", site)
+                    assert await client.ask(asked) == (200, f"answer to /{number}")
+                status, text = await client.ask(get(f"http://{site}/3", site))
+            await budget.reset()
+    assert status == 403
+    assert "the budget is used up: 24 of 20 bytes; a higher max_bytes of BudgetTermination would" in text
+    assert len(upstream.heads) == 2
 
 
 async def test_a_connection_is_an_effect_and_goes_on_when_its_block_has_ended(upstream: Upstream) -> None:

@@ -12,6 +12,9 @@ from support.command_line import codeact_team, lines, talker
 from support.executing import Kind
 from support.variations import mostly_long
 
+from codeact_team.core.effects import Dispatcher, Event
+from codeact_team.core.network_events import RequestDenied
+
 KINDS = mostly_long(["confined-session", "confined", "docker-session", "docker"])
 ASKS = """
 from urllib.error import HTTPError
@@ -30,11 +33,15 @@ async def test_a_dry_run_denies_all_and_says_what_would_allow_it(kind: Kind, tmp
         assert "There is no network, including DNS." in (await executor.describe()).to_text()
         assert not any("egress" in relaxation for relaxation in executor.relaxations)
         block = CodeBlock(code=ASKS, language="python")
-        result = await executor.execute_code_blocks([block, block], CancellationToken())
-        assert result.missing_hosts == ["pypi.test"]
-        denial = "GET http://pypi.test/simple/six/ is not allowed: no rule allows pypi.test at port 80"
+        told: list[Event] = []
+        with Dispatcher() as dispatcher:
+            dispatcher.listen(told.append)
+            result = await executor.execute_code_blocks([block, block], CancellationToken())
+        assert {event.entry for event in told if isinstance(event, RequestDenied)} == {"pypi.test"}
+        reason = "no rule allows pypi.test at port 80"
         # for the code each time, and once for whoever reads the result
-        assert (result.output.count(denial), result.output.count(f"[{denial}]")) == (3, 1)
+        assert result.output.count(f"GET http://pypi.test/simple/six/ is not allowed: {reason}") == 2
+        assert result.output.count(f"[pypi.test:80 is denied: {reason}]") == 1
         lookup = CodeBlock(
             code="import socket\nsocket.create_connection(('pypi.test', 80))", language="python"
         )
@@ -45,7 +52,6 @@ async def test_a_dry_run_denies_all_and_says_what_would_allow_it(kind: Kind, tmp
         missing = CodeBlock(code="import sklearnish", language="python")
         result = await executor.execute_code_blocks([missing], CancellationToken())
         assert "The sandbox has no module 'sklearnish'. Use what is there." in result.output
-        assert result.missing_hosts == []
     finally:
         await executor.stop()
 

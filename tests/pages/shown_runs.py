@@ -28,6 +28,9 @@ from codeact_team.core.events import (
     ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
+    RequestBegan,
+    RequestDenied,
+    RequestEnded,
     RunBegan,
     RunEnded,
     SandboxLost,
@@ -101,6 +104,10 @@ def everywhere(text: str, shown: Shown) -> Iterator[Event]:
     yield ProcessBegan(span=8, agent=agent, argv=[text, text], cwd=text)
     yield ProcessEnded(span=8, agent=agent, returncode=1, limit=text, error=text)
     yield ProcessBegan(span=9, agent=agent, argv=[text], is_job=True)
+    yield RequestBegan(span=10, agent=agent, method=text, url=text)
+    yield RequestEnded(span=10, agent=agent, method=text, url=text, error=text)
+    yield RequestBegan(span=11, agent=agent, method=text, url=text)
+    yield RequestDenied(agent=agent, host=text, port=80, reason=text, entry=text)
     yield ToolCallBegan(span=6, agent=agent, name=text, arguments=text)
     yield QuestionAsked(span=7, agent=agent, text=text)
     yield RunEnded(span=1)

@@ -33,6 +33,9 @@ from codeact_team.core.events import (
     ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
+    RequestBegan,
+    RequestDenied,
+    RequestEnded,
     RunBegan,
     RunParked,
     ToolCallBegan,
@@ -200,6 +203,32 @@ def test_a_process_of_a_program_is_one_line():
         "✗ <code>$ grep -q &#39;a b&#39;</code> · exit code 1 · 1.5 s"
         in line + told.partition(line)[2][:60].strip()
     )
+
+
+def test_a_request_is_one_line_and_a_denial_says_what_would_allow_it():
+    told = page(
+        [
+            BlockBegan(span=1, agent="coder", blocks=[Code("python", "ask()")]),
+            RequestBegan(span=2, parent=1, agent="coder", method="GET", url="https://a.test/?<b>"),
+            RequestEnded(
+                span=2,
+                parent=1,
+                agent="coder",
+                method="GET",
+                url="https://a.test/?<b>",
+                status=404,
+                received=12,
+            ),
+            RequestDenied(parent=1, agent="coder", host="b.test", port=80, reason="no rule", entry="b.test"),
+            RequestBegan(span=3, parent=1, agent="coder", method="CONNECT", url="c.test:443"),
+        ]
+    )
+    assert "✗ <code>GET https://a.test/?&lt;b&gt;</code> · 404 · 12 bytes received · 0.0 s" in told
+    assert (
+        "✗ b.test:80 is denied: no rule · to allow it, add to <code>egress</code>: <code>b.test</code>"
+        in told
+    )
+    assert "No end is recorded of a request: <code>CONNECT c.test:443</code>" in told
 
 
 def test_a_run_that_is_parked_says_for_which_question():

@@ -23,10 +23,12 @@ from support.openai_server import HttpError, Json, ScriptedServer, Text
 from support.variations import mostly_long
 from tracing_support import NUMBER, Spans, begin_of, context_of, end_of, told_of, tracing
 
-from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, current_dispatcher
+from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, current_dispatcher, perform
 from codeact_team.core.events import BlockBegan, RunBegan, RunEnded, ToolCallBegan
 from codeact_team.journal.result import RunEnding
 from codeact_team.models.clients import wrap_client
+from codeact_team.network.control import Asked
+from codeact_team.network.requests import NetworkRequest, RequestOutcome
 from codeact_team.runs.opening import open_team
 from codeact_team.runs.run import TeamRun
 from codeact_team.telemetry import spans as telemetry
@@ -405,6 +407,45 @@ async def test_a_process_of_a_program_is_a_span(
     assert json.loads(str(known.get("process.command_args", "null"))) == (
         ["sh", "-c", "exit 3"] if contents else None
     )
+
+
+async def test_a_request_of_code_is_a_span_without_what_may_be_secret(spans: Spans):
+    async def perform_one(url: str, outcome: RequestOutcome, method: str = "GET") -> None:
+        scheme, _, rest = url.rpartition("://")
+        host, _, path = rest.partition("/")
+        asked = Asked(1, 1, "s0", method, scheme, host, 443, f"/{path}" if scheme else "")
+
+        async def send() -> RequestOutcome:
+            return outcome
+
+        await perform(NetworkRequest(asked, None, "coder"), send)
+
+    with Dispatcher() as dispatcher:
+        telemetry.trace(dispatcher, str)
+        await perform_one("https://a.test/x?q=1&key=abc&token", RequestOutcome(status=404, received=12))
+        await perform_one("https://a.test/y", RequestOutcome(error="it was lost"))
+        await perform_one("b.test", RequestOutcome(sent=3), "CONNECT")
+    found, lost, connected = spans.ours
+    assert found.kind is SpanKind.CLIENT
+    known = dict(found.attributes or {})
+    del known[NUMBER], known["gen_ai.agent.name"]
+    assert (found.name, known) == (
+        "GET",
+        {
+            "http.request.method": "GET",
+            "url.full": "https://a.test/x?q=REDACTED&key=REDACTED&REDACTED",
+            "server.address": "a.test",
+            "server.port": 443,
+            "http.request.body.size": 0,
+            "http.response.body.size": 12,
+            "http.response.status_code": 404,
+            "error.type": "404",
+        },
+    )
+    assert found.status.status_code is lost.status.status_code is StatusCode.ERROR
+    known = dict(connected.attributes or {})
+    assert (connected.name, known["server.address"], "url.full" in known) == ("CONNECT", "b.test", False)
+    assert connected.status.status_code is StatusCode.UNSET
 
 
 @pytest.mark.long

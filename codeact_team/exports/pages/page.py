@@ -44,6 +44,9 @@ from codeact_team.core.events import (
     ProcessEnded,
     QuestionAnswered,
     QuestionAsked,
+    RequestBegan,
+    RequestDenied,
+    RequestEnded,
     RunBegan,
     RunParked,
     SandboxLost,
@@ -60,7 +63,11 @@ from codeact_team.journal.result import Costs, RunFile, RunResult, merged
 
 _MAX_LENGTH = 50
 """The most items in one section: a browser lays out only the sections that are seen."""
-_Began = ModelCallBegan | BlockBegan | ProcessBegan | ToolCallBegan | QuestionAsked | OtherEffectBegan
+_CallBegan = ModelCallBegan | ProcessBegan | RequestBegan | ToolCallBegan | QuestionAsked | OtherEffectBegan
+_CallEnded = (
+    ModelCallEnded | ProcessEnded | RequestEnded | ToolCallEnded | QuestionAnswered | OtherEffectEnded
+)
+_Began = BlockBegan | _CallBegan
 
 
 class _Story(PromotedListener):
@@ -127,11 +134,9 @@ class _Story(PromotedListener):
                 self._task, self.result = event.task, None
                 self._begun += 1
                 self._file.write(self._items.task(event, self._begun))
-            case ModelCallBegan() | ProcessBegan() | ToolCallBegan() | QuestionAsked() | OtherEffectBegan():
+            case _ if isinstance(event, _CallBegan):
                 self._under_way[event.span] = event
-            case (
-                ModelCallEnded() | ProcessEnded() | ToolCallEnded() | QuestionAnswered() | OtherEffectEnded()
-            ):
+            case _ if isinstance(event, _CallEnded):
                 self._effect(event)
             case BlockBegan() | BlockEnded():
                 self._block(event)
@@ -206,7 +211,7 @@ class _Story(PromotedListener):
         match event:
             case ArtifactKept():
                 self._kept[event.artifact.sha256] = event.path or event.file
-            case Approval():
+            case Approval() | RequestDenied():
                 self._tell(event.agent, event.type, event)
             case BudgetSpent(used_up=str()):
                 self._file.write(self._items.budget_spent(event))
