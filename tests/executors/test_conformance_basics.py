@@ -531,22 +531,38 @@ def test_unknown_keys_are_refused(kind: Kind) -> None:
         kind.make(mem_limit="1g")
 
 
-def test_dump_and_load_keep_every_field(kind: Kind, tmp_path: Path) -> None:
+RULES = [
+    {
+        "host": "a.test",
+        "ports": [80, 443],
+        "networks": [],
+        "decision": "allow",
+        "reason": "",
+        "repeatable": False,
+    }
+]
+CREDENTIALS = [{"name": "KEY", "hosts": ["a.test"], "header": "Authorization: Bearer {value}"}]
+
+
+@pytest.mark.parametrize("excluded", [["network"], ["egress", "credentials", "extra_ca"]])
+def test_dump_and_load_keep_every_field(kind: Kind, excluded: list[str], tmp_path: Path) -> None:
     plain: Any = kind.make()
     schema: type[BaseModel] = plain.component_config_schema
     fields = schema.model_fields
     others: dict[str, Any] = {
-        "image": "other", "container_name": "c", "timeout": 7, "work_dir": str(tmp_path), "workspace_mib": 77, "workspace_files": 777, "bind_dir": "/elsewhere", "auto_remove": False, "stop_container": False, "functions_module": "helpers", "device_requests": [{"Driver": "nvidia", "Count": -1}], "extra_volumes": {"/srv": {"bind": "/srv", "mode": "ro"}}, "extra_hosts": {"h": "1.2.3.4"}, "init_command": "true", "delete_tmp_files": True, "languages": {"x": "y z"}, "pull": "never", "network": "bridge", "memory_mib": 333, "cpus": 0.5, "pids": 99, "user": "1:1", "read_only": False, "tmpfs_mib": 33, "max_file_mib": 44, "environment": {"A": "b"}, "runtime": "runsc", "unenforced_limits": ["cpus"], "confinement": "best_effort", "readable": ["/srv"], "shared_memory": True, "modules": {"np": "numpy"}, "setup": "x = 1", "data": ["sales.csv"], "packages": ["six"], "packages_file": str(tmp_path / "requirements.txt"),
+        "image": "other", "container_name": "c", "timeout": 7, "work_dir": str(tmp_path), "workspace_mib": 77, "workspace_files": 777, "bind_dir": "/elsewhere", "auto_remove": False, "stop_container": False, "functions_module": "helpers", "device_requests": [{"Driver": "nvidia", "Count": -1}], "extra_volumes": {"/srv": {"bind": "/srv", "mode": "ro"}}, "extra_hosts": {"h": "1.2.3.4"}, "init_command": "true", "delete_tmp_files": True, "languages": {"x": "y z"}, "pull": "never", "network": "bridge", "memory_mib": 333, "cpus": 0.5, "pids": 99, "user": "1:1", "read_only": False, "tmpfs_mib": 33, "max_file_mib": 44, "environment": {"A": "b"}, "runtime": "runsc", "unenforced_limits": ["cpus"], "confinement": "best_effort", "readable": ["/srv"], "shared_memory": True, "modules": {"np": "numpy"}, "setup": "x = 1", "data": ["sales.csv"], "packages": ["six"], "packages_file": str(tmp_path / "requirements.txt"), "egress": RULES, "credentials": CREDENTIALS, "extra_ca": ["company.pem"],
     }  # fmt: skip
     (tmp_path / "requirements.txt").touch()
-    settings = {name: value for name, value in others.items() if name in fields}
+    settings = {name: value for name, value in others.items() if name in fields and name not in excluded}
     # a workspace in the container excludes the two directories
-    assert set(fields) - set(settings) <= {"workspace"}
+    assert set(fields) - set(settings) <= {"workspace", *excluded}
     dumped = kind.make(**settings).dump_component()
-    assert (
-        dumped.config
-        == {name: field.default for name, field in fields.items() if name == "workspace"} | settings
-    )
+    left = {
+        name: fields[name].get_default(call_default_factory=True)
+        for name in ("workspace", *excluded)
+        if name in fields
+    }
+    assert dumped.config == {name: value for name, value in left.items() if value is not None} | settings
     loaded: Any = CodeExecutor.load_component(yaml12.parse(yaml12.write(dumped.model_dump()))[0])
     assert type(loaded) is kind.make
     assert loaded.dump_component() == dumped
