@@ -109,12 +109,27 @@ def test_requests_and_denials_are_told_as_they_happen_and_of_the_record(
         "run.md": [f"- `{asked}"],
         "run.ipynb": [f"- `{asked}"],
         "run.html": [f"<code>GET http://a.test:{port}/x?key=1</code> · 200 · 1.5 kB received", denied[0]],
-        "run.json": ['"send_request"', '"request_denied"'],
     }.items():
         exported = in_this_process("export", "last", file)
         assert exported.returncode == 0, exported.stderr
         text = Path(file).read_text()
         assert all(word in text for word in words), text
+
+
+@pytest.mark.long
+def test_a_log_for_inspect_has_the_requests_and_the_denials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name_loopback(monkeypatch)
+    with served() as port:
+        result = run([f"http://a.test:{port}/x", "http://b.test/"], [allowing(port, methods=["GET"])])
+    assert result.returncode == 0, result.stderr
+    exported = in_this_process("export", "last", "run.json")
+    assert exported.returncode == 0, exported.stderr
+    text = Path("run.json").read_text()
+    assert '"send_request"' in text
+    assert '"request_denied"' in text
 
 
 def test_a_dry_run_denies_all_and_lists_what_was_asked_for(

@@ -130,6 +130,7 @@ def test_json_begins_with_its_version_and_ends_with_the_result(tmp_path: Path):
         "files": [],
         "file_notes": [],
         "tools": [],
+        "missing_hosts": [],
     }
 
 

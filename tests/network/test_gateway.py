@@ -41,11 +41,14 @@ async def upstream() -> AsyncGenerator[Upstream]:
 
 def proxies(host: int | None = None) -> set[int]:
     """The processes of proxies that this process has started, or a host."""
-    children = Path(f"/proc/{host or os.getpid()}/task").glob("*/children")
-    pids = [int(pid) for file in children for pid in file.read_text().split()]
-    return {
-        pid for pid in pids if b"codeact_team.network.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    }
+    found = set[int]()
+    for file in Path(f"/proc/{host or os.getpid()}/task").glob("*/children"):
+        # its thread, or a process, may end meanwhile
+        with suppress(OSError):
+            for pid in file.read_text().split():
+                if b"codeact_team.network.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.add(int(pid))
+    return found
 
 
 async def test_a_request_is_an_effect_of_the_block_whose_it_is(upstream: Upstream) -> None:
