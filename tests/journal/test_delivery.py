@@ -168,7 +168,7 @@ def test_a_file_that_is_gone_from_a_lasting_workspace_is_told_until_it_is_back(t
         assert start(tmp_path, server, story, 0)[0] == 0
         report.rename(moved)
         code, _, stderr = resume(tmp_path, server, 0, "after", "--out", "out")
-        assert (code, "warning: report.txt is not copied: it was removed since" in stderr) == (2, True)
+        assert (code, "warning: report.txt is not copied: it has been removed" in stderr) == (2, True)
         assert not (tmp_path / "out").exists()
         moved.rename(report)
         assert resume(tmp_path, server, 0, "after", *WANTED)[0] == 0

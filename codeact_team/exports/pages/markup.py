@@ -68,6 +68,9 @@ def _code(text: str, language: str) -> Markup:
 def _folded(text: str, kind: str = "output") -> Markup:
     """Text as it is. Of a long one the middle is folded."""
     text = visible(text).removesuffix("\n")
+    if len(text) < _PART_CHARS and text.count("\n") < _HEAD_LINES:
+        # so are most
+        return _pre(kind, escape(text))
     head = "\n".join(text[:_PART_CHARS].split("\n", _HEAD_LINES)[:_HEAD_LINES])
     tail = "\n".join(text[-_PART_CHARS:].rsplit("\n", _TAIL_LINES)[-_TAIL_LINES:])
     middle = text[len(head) : len(text) - len(tail)]
