@@ -95,7 +95,7 @@ def test_what_is_not_there_or_not_possible_is_named(tmp_path: Path):
     wrong = in_this_process("export", name, "log.txt", *runs)
     assert wrong.returncode == 2
     assert (
-        "log.txt is not a file that can be written: after the run, name a file that ends in  .ipynb"
+        "log.txt is not a file that can be written: after the run, name a file that ends in .ipynb"
         in wrong.stderr
     )
     nameless = in_this_process("export", "x.zip", *runs)
