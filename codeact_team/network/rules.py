@@ -69,8 +69,8 @@ class EgressRule(BaseModel):
     methods: list[str] | None = Field(default=None, min_length=1)
     """The methods of requests that it fits, such as `[GET, HEAD]`. Default: all."""
     paths: list[Glob] | None = Field(default=None, min_length=1)
-    """Globs for the paths of requests that it fits, such as `["/repos/*"]`: as in rules of approval, capitals and small
-    letters differ, and the whole path has to fit one of them. The query, behind the `?`, is no part of the path. Default: all."""
+    """Globs for the paths of requests that it fits, such as `["/repos/*"]`. As in rules of approval, capitals and small
+    letters differ, and the whole path has to fit one of them. The query, behind the `?`, is no part of it. Default: all."""
     ports: list[Annotated[int, Field(ge=1, le=65535, strict=True)]] = Field(
         default_factory=lambda: list(USUAL_PORTS), min_length=1
     )
@@ -241,9 +241,9 @@ class Credential(BaseModel):
     header: str = "Authorization: Bearer {value}"
     """The header of requests that holds it, with `{value}` in place of the key."""
     placeholder: str | None = None
-    """What the code has in place of the key, for clients that send nothing without one: a shape such as
-    `sk-********************`, where each star becomes a random letter or digit, or `jwt`. It is replaced in the header, as it is
-    or within Basic. Default: the code has nothing, and the header is put in where a request has none."""
+    """What the code has in place of the key, for clients that send nothing without one. It is a shape such as
+    `sk-********************`, where each star becomes a random letter or digit, or `jwt`. Default: the code has nothing, and
+    the header is put in where a request has none."""
 
     @field_validator("name")
     @classmethod
