@@ -145,7 +145,9 @@ async def test_files_of_a_temporary_workspace_are_told_to_be_gone(tmp_path: Path
     result = await run_one(tmp_path, [SHOWS, "East."])
     assert told(result)["report.txt"] == ("made", None)
     [note] = result.file_notes
-    assert note.startswith("the workspace was temporary, and these files are gone with it: `--out DIR`")
+    assert note.startswith(
+        "the workspace was temporary, and these files are gone with it: copy them by `--out DIR`"
+    )
 
 
 async def test_a_run_that_fails_or_is_not_accepted_has_its_files(tmp_path: Path) -> None:
