@@ -408,7 +408,7 @@ class Costs:
 
     def _begin(self) -> None:
         self.usage: RequestUsage = RequestUsage(0, 0)
-        self.cached = 0
+        self.cached: int = 0
         self.is_estimated: bool = False
         self.tools: dict[str, ToolUse] = {}
         self.missing_hosts: dict[str, None] = {}

@@ -49,7 +49,7 @@ class Authority:
 
         self._key = key
         self._certificate = certificate
-        self.certificate_pem = certificate.public_bytes(Encoding.PEM).decode()
+        self.certificate_pem: str = certificate.public_bytes(Encoding.PEM).decode()
         self._leaves = lru_cache(maxsize=_MOST_LEAVES)(self._new_leaf)
 
     @classmethod

@@ -58,7 +58,7 @@ class Ready(ControlMessage):
 
 
 @dataclass(frozen=True)
-class Opened(ControlMessage):
+class EgressOpened(ControlMessage):
     """To the proxy: a sandbox whose connections it takes; its listening socket follows by another way.
 
     Attributes:
@@ -86,7 +86,7 @@ class Closed(ControlMessage):
 
 
 @dataclass(frozen=True)
-class Asked(ControlMessage):
+class EgressAsked(ControlMessage):
     """To the gateway: may this be sent?
 
     Attributes:
@@ -164,7 +164,7 @@ class Answered(ControlMessage):
 
 
 @dataclass(frozen=True)
-class Ended(ControlMessage):
+class EgressEnded(ControlMessage):
     """To the gateway: what became of something that was sent.
 
     Attributes:

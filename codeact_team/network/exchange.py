@@ -14,9 +14,9 @@ from codeact_team.core.streams import BUFFER, ByteStream, SocketStream, TlsStrea
 from codeact_team.network.control import (
     MOST_KEPT,
     Answered,
-    Asked,
     Denied,
-    Ended,
+    EgressAsked,
+    EgressEnded,
     Proceed,
     ReadRequests,
     from_text,
@@ -25,7 +25,7 @@ from codeact_team.network.control import (
 from codeact_team.network.http import (
     Headers,
     HttpError,
-    Request,
+    HttpRequest,
     RequestReader,
     Response,
     ResponseReader,
@@ -56,15 +56,15 @@ Reply = Proceed | ReadRequests | Denied | Answered
 class Asking(Protocol):
     """The gateway, as one connection of a sandbox sees it."""
 
-    async def ask(self, question: Asked) -> Reply:
+    async def ask(self, question: EgressAsked) -> Reply:
         """Ask, under a new number."""
         ...
 
-    async def end(self, ended: Ended) -> None:
+    async def end(self, ended: EgressEnded) -> None:
         """Tell the end of what was allowed, and wait until it is on record."""
         ...
 
-    def tell(self, ended: Ended) -> None:
+    def tell(self, ended: EgressEnded) -> None:
         """Tell the end of what was allowed."""
         ...
 
@@ -91,7 +91,7 @@ async def dial(addresses: Sequence[str], port: int) -> SocketStream:
     raise HttpError(502, f"the server cannot be reached: {reason}")
 
 
-class Room:
+class KeptRoom:
     """What may be kept of the bodies of one sandbox at a time. Beyond it, bodies pass and are not kept.
 
     Args:
@@ -121,7 +121,7 @@ class _Kept:
         is_whole: Whether that is all that has come.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: KeptRoom) -> None:
         self._room = room
         self.data = bytearray()
         self.is_whole = True
@@ -173,7 +173,7 @@ class Exchanges:
         unit: str,
         trust: ssl.SSLContext,
         secrets: Secrets,
-        room: Room,
+        room: KeptRoom,
     ) -> None:
         self._reader = reader
         self._gateway = gateway
@@ -190,7 +190,7 @@ class Exchanges:
             self._upstream.stream.close()
             self._upstream = None
 
-    async def carry_out(self, request: Request, origin: Origin) -> None:
+    async def carry_out(self, request: HttpRequest, origin: Origin) -> None:
         """Ask whether a request may be sent, send it, and answer it.
 
         Raises:
@@ -214,7 +214,7 @@ class Exchanges:
                 case Answered():
                     await self._give_recorded(request, reply)
                 case Proceed():
-                    outgoing = Request(request.method, request.target, _with_host(headers, origin))
+                    outgoing = HttpRequest(request.method, request.target, _with_host(headers, origin))
                     await self._send(reply, outgoing, origin, body)
                 case Denied():
                     raise HttpError(reply.status, reply.reason)
@@ -223,8 +223,8 @@ class Exchanges:
         finally:
             body.release()
 
-    def _question(self, request: Request, origin: Origin, body: _Body) -> Asked:
-        return Asked(
+    def _question(self, request: HttpRequest, origin: Origin, body: _Body) -> EgressAsked:
+        return EgressAsked(
             number=0,
             sandbox=self._sandbox,
             unit=self._unit,
@@ -237,7 +237,7 @@ class Exchanges:
             body_size=len(body.start) if body.is_whole else 0,
         )
 
-    def _require_host(self, request: Request, origin: Origin) -> None:
+    def _require_host(self, request: HttpRequest, origin: Origin) -> None:
         """Raise an :class:`HttpError` if the request names another host than the one that the connection is for."""
         values = values_of(request.headers, b"host")
         if b"websocket" in b",".join(values_of(request.headers, b"upgrade")).lower():
@@ -249,7 +249,7 @@ class Exchanges:
         if named != (origin.host, origin.port):
             raise HttpError(421, f"the field Host does not name {origin.host}, for which this connection is")
 
-    async def _give_recorded(self, request: Request, answer: Answered) -> None:
+    async def _give_recorded(self, request: HttpRequest, answer: Answered) -> None:
         headers = without_fields(from_text(answer.headers), b"content-length")
         if request.method != "HEAD":
             headers.append((b"Content-Length", b"%d" % len(answer.content)))
@@ -258,11 +258,11 @@ class Exchanges:
             await self._reader.send_body(answer.content)
         await self._reader.end_body()
 
-    async def _send(self, allowed: Proceed, request: Request, origin: Origin, body: _Body) -> None:
-        ended = Ended(allowed.number, error="the connection was closed")
+    async def _send(self, allowed: Proceed, request: HttpRequest, origin: Origin, body: _Body) -> None:
+        ended = EgressEnded(allowed.number, error="the connection was closed")
         answer: _Answer | None = None
 
-        async def note(whole: Ended) -> None:
+        async def note(whole: EgressEnded) -> None:
             nonlocal ended
             ended = whole
             await self._gateway.end(ended)
@@ -273,7 +273,7 @@ class Exchanges:
             assert self._upstream is not None, "it has answered"
             await answer.pass_on(
                 self._upstream.reader,
-                lambda: note(answer.ended(Ended(allowed.number, sent=body.sent)) if answer else ended),
+                lambda: note(answer.ended(EgressEnded(allowed.number, sent=body.sent)) if answer else ended),
             )
         except HttpError as error:
             ended = replace(ended, error=error.text)
@@ -290,7 +290,9 @@ class Exchanges:
             if self._upstream is not None and not self._upstream.reader.goes_on:
                 self.close()
 
-    async def _response(self, allowed: Proceed, request: Request, origin: Origin, body: _Body) -> Response:
+    async def _response(
+        self, allowed: Proceed, request: HttpRequest, origin: Origin, body: _Body
+    ) -> Response:
         """Send a request, once more where a kept connection has ended meanwhile. Returns the head of its answer."""
         is_kept = self._upstream is not None and self._upstream.takes(origin)
         try:
@@ -301,7 +303,7 @@ class Exchanges:
             self.close()
             return await self._try(allowed, request, origin, body)
 
-    async def _try(self, allowed: Proceed, request: Request, origin: Origin, body: _Body) -> Response:
+    async def _try(self, allowed: Proceed, request: HttpRequest, origin: Origin, body: _Body) -> Response:
         if self._upstream is None or not self._upstream.takes(origin):
             self.close()
             self._upstream = await self._connect(allowed.addresses, origin)
@@ -335,7 +337,7 @@ class Exchanges:
         return _Upstream(origin, socket, stream, ResponseReader(stream))
 
 
-def _for_next_hop(request: Request) -> Headers:
+def _for_next_hop(request: HttpRequest) -> Headers:
     """The headers with one step less in ``Max-Forwards``, if that counts; raises an :class:`HttpError` if it is used up."""
     for name, _ in request.headers:
         # servers of some kinds take an underscore for a hyphen
@@ -373,7 +375,7 @@ class _Body:
         sent: How many bytes were sent.
     """
 
-    def __init__(self, reader: RequestReader, request: Request, secrets: Secrets, room: Room) -> None:
+    def __init__(self, reader: RequestReader, request: HttpRequest, secrets: Secrets, room: KeptRoom) -> None:
         self._reader = reader
         self._search = secrets.body_search()
         self._kept = _Kept(room)
@@ -432,7 +434,13 @@ class _Answer:
     """An answer on its way to the code: cleaned, and kept up to a limit."""
 
     def __init__(
-        self, reader: RequestReader, method: str, response: Response, secrets: Secrets, host: str, room: Room
+        self,
+        reader: RequestReader,
+        method: str,
+        response: Response,
+        secrets: Secrets,
+        host: str,
+        room: KeptRoom,
     ) -> None:
         self._reader = reader
         self._response = response
@@ -447,7 +455,7 @@ class _Answer:
         self._kept = _Kept(room)
         self._received = 0
 
-    def ended(self, ended: Ended) -> Ended:
+    def ended(self, ended: EgressEnded) -> EgressEnded:
         """The end of the request, with what is known of the answer."""
         return replace(
             ended,

@@ -24,11 +24,11 @@ from codeact_team.network.addresses import AddressRefusedError, resolve
 from codeact_team.network.authority import Authority, trusted_bundle
 from codeact_team.network.control import (
     BACKLOG,
-    Asked,
     Closed,
     ControlMessage,
     Denied,
-    Ended,
+    EgressAsked,
+    EgressEnded,
     Noted,
     Proceed,
     Ready,
@@ -212,7 +212,7 @@ class _Gateway:
 
     def _take(self, message: ControlMessage) -> None:
         match message:
-            case Asked():
+            case EgressAsked():
                 self._starts = 0
                 task = asyncio.ensure_future(self._decide(message))
                 self._deciding[message.number] = task
@@ -220,12 +220,12 @@ class _Gateway:
             case Refused():
                 if (way := self._ways.get(message.sandbox)) is not None:
                     way.refused(message)
-            case Ended():
+            case EgressEnded():
                 self._end(message)
             case _:
                 raise ValueError(f"the proxy has sent {message}")
 
-    def _end(self, message: Ended) -> None:
+    def _end(self, message: EgressEnded) -> None:
         if (ended := self._under_way.get(message.number)) is None or ended.done():
             # whoever waited for it is gone, or it was not even decided
             if (deciding := self._deciding.get(message.number)) is not None:
@@ -247,7 +247,7 @@ class _Gateway:
             )
         )
 
-    async def _decide(self, asked: Asked) -> None:
+    async def _decide(self, asked: EgressAsked) -> None:
         reply: ControlMessage
         if (way := self._ways.get(asked.sandbox)) is None:
             reply = Denied(asked.number, "the sandbox has ended")
@@ -259,7 +259,7 @@ class _Gateway:
                 reply = Denied(asked.number, "whether it is allowed could not be found out", 500)
         self.send(reply)
 
-    async def proceed(self, asked: Asked) -> RequestOutcome:
+    async def proceed(self, asked: EgressAsked) -> RequestOutcome:
         """Have the proxy send something that is allowed, and wait for its end."""
         try:
             networks = self._ways[asked.sandbox].policy.rules.networks(asked.host, asked.port)

@@ -59,7 +59,7 @@ class HttpError(Exception):
         self.text = text
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """The head of a request."""
 
     method: str
@@ -183,7 +183,7 @@ class RequestReader(_Messages):
     _patience = _IDLE_TIMEOUT
     _fault = 400
 
-    async def next(self) -> Request | None:
+    async def next(self) -> HttpRequest | None:
         """The next request; ``None`` where there is none.
 
         Raises:
@@ -203,7 +203,7 @@ class RequestReader(_Messages):
         assert isinstance(event, h11.Request), "its head is complete"
         headers = event.headers.raw_items()
         self._require_clear(headers)
-        return Request(event.method.decode(), event.target.decode(), headers)
+        return HttpRequest(event.method.decode(), event.target.decode(), headers)
 
     async def read_body(self) -> bytes | None:
         if self._http.they_are_waiting_for_100_continue:
@@ -253,7 +253,7 @@ class ResponseReader(_Messages):
     _patience = _ANSWER_TIMEOUT
     _fault = 502
 
-    async def ask(self, request: Request) -> None:
+    async def ask(self, request: HttpRequest) -> None:
         """Send the head of a request."""
         self._http = self._parser()
         try:

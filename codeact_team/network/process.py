@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from codeact_team.core.child_process import PipeChannel, connect_to_parent, take_standard_streams
 from codeact_team.network.authority import Authority
-from codeact_team.network.control import Closed, Opened, Ready, read_message
+from codeact_team.network.control import Closed, EgressOpened, Ready, read_message
 from codeact_team.network.proxy import GatewayChannel, SandboxEnd
 from codeact_team.network.secrets import Secrets
 from codeact_team.sandbox.system import kernel
@@ -47,7 +47,7 @@ class _Proxy:
         try:
             while (message := await self._channel.receive()) is not None:
                 match read_message(message):
-                    case Opened() as opened:
+                    case EgressOpened() as opened:
                         # a datagram, sent before the message
                         _, [listening], _ = receive_with_descriptors(self._sockets, 1)
                         one = self._sandboxes[opened.sandbox] = SandboxEnd(opened, self._gateway)

@@ -23,19 +23,19 @@ from codeact_team.network.control import (
     BACKLOG,
     CONNECT,
     Answered,
-    Asked,
     ControlMessage,
     Denied,
-    Ended,
+    EgressAsked,
+    EgressEnded,
+    EgressOpened,
     Noted,
-    Opened,
     Proceed,
     ReadRequests,
     Refused,
 )
-from codeact_team.network.exchange import DEFAULT_PORTS, Exchanges, Origin, Reply, Room, dial
+from codeact_team.network.exchange import DEFAULT_PORTS, Exchanges, KeptRoom, Origin, Reply, dial
 from codeact_team.network.hello import HelloRefusedError, read_hello
-from codeact_team.network.http import HttpError, Request, RequestReader
+from codeact_team.network.http import HttpError, HttpRequest, RequestReader
 from codeact_team.network.inside.first_line import MAX_LINE, PROXY, FirstLine
 from codeact_team.network.names import NameRefusedError, host_and_port, is_address
 from codeact_team.network.secrets import SecretRefusedError, Secrets
@@ -68,7 +68,7 @@ class GatewayChannel:
         """Send what has no answer."""
         self._channel.send(message.to_message())
 
-    async def ask(self, question: Asked) -> Reply:
+    async def ask(self, question: EgressAsked) -> Reply:
         """Ask whether something may be sent; the question gets its number here."""
         number = next(self._numbers)
         reply = self._replies[number] = asyncio.get_running_loop().create_future()
@@ -77,12 +77,12 @@ class GatewayChannel:
             return await reply
         except asyncio.CancelledError:
             # it may have been allowed in this very moment
-            self.send(Ended(number, error="the connection was closed"))
+            self.send(EgressEnded(number, error="the connection was closed"))
             raise
         finally:
             del self._replies[number]
 
-    async def end(self, ended: Ended) -> None:
+    async def end(self, ended: EgressEnded) -> None:
         """Tell an end, and wait until it is on record."""
         noted = self._noted[ended.number] = asyncio.get_running_loop().create_future()
         try:
@@ -112,12 +112,12 @@ class SandboxEnd:
         gateway: Whom to ask.
     """
 
-    def __init__(self, opened: Opened, gateway: GatewayChannel) -> None:
-        self.number = opened.sandbox
+    def __init__(self, opened: EgressOpened, gateway: GatewayChannel) -> None:
+        self.number: int = opened.sandbox
         self.gateway = gateway
         self.names: Mapping[str, str] = opened.names
-        self.secrets = Secrets(opened.credentials)
-        self.room = Room(_MOST_KEPT_IN_ALL)
+        self.secrets: Secrets = Secrets(opened.credentials)
+        self.room: KeptRoom = KeptRoom(_MOST_KEPT_IN_ALL)
         self._opened = opened
         self._token = opened.token
         self._connections: set[asyncio.Task[None]] = set()
@@ -162,7 +162,7 @@ class SandboxEnd:
     async def _serve(self, stream: SocketStream) -> None:
         try:
             unit, address, port = await self._greeted(stream)
-            connection = Connection(self, unit, stream)
+            connection = ProxiedConnection(self, unit, stream)
             if (address, port) == PROXY:
                 await connection.serve_proxy()
             elif (host := self.names.get(address)) is not None:
@@ -195,7 +195,7 @@ class SandboxEnd:
         return said.unit, said.address, said.port
 
 
-class Connection:
+class ProxiedConnection:
     """One connection of code.
 
     Args:
@@ -209,15 +209,15 @@ class Connection:
         self._unit = unit
         self._stream = stream
 
-    async def ask(self, question: Asked) -> Reply:
+    async def ask(self, question: EgressAsked) -> Reply:
         """Ask the gateway."""
         return await self._sandbox.gateway.ask(question)
 
-    async def end(self, ended: Ended) -> None:
+    async def end(self, ended: EgressEnded) -> None:
         """Tell the gateway the end of what was allowed, and wait until it is on record."""
         await self._sandbox.gateway.end(ended)
 
-    def tell(self, ended: Ended) -> None:
+    def tell(self, ended: EgressEnded) -> None:
         """Tell the gateway the end of what was allowed."""
         self._sandbox.gateway.send(ended)
 
@@ -231,7 +231,7 @@ class Connection:
             await self._stream.write(established)
             await self._serve_requests(self._stream, Origin("http", host, port))
             return
-        reply = await self.ask(Asked(0, self._sandbox.number, self._unit, CONNECT, "", host, port))
+        reply = await self.ask(EgressAsked(0, self._sandbox.number, self._unit, CONNECT, "", host, port))
         match reply:
             case ReadRequests():
                 await self._stream.write(established)
@@ -267,14 +267,14 @@ class Connection:
         finally:
             exchanges.close()
 
-    async def _next(self, reader: RequestReader) -> Request | None:
+    async def _next(self, reader: RequestReader) -> HttpRequest | None:
         try:
             return await reader.next()
         except HttpError as error:
             await reader.refuse(error)
             return None
 
-    async def _carry_out(self, exchanges: Exchanges, request: Request, origin: Origin | None) -> None:
+    async def _carry_out(self, exchanges: Exchanges, request: HttpRequest, origin: Origin | None) -> None:
         if request.method == CONNECT:
             raise HttpError(405, "CONNECT is for the proxy, and not for a server")
         if origin is None:
@@ -327,7 +327,7 @@ class Connection:
             error = f"the connection has broken: {failure.strerror or failure}"
             raise
         finally:
-            self.tell(Ended(allowed.number, sent=sent, received=received, error=error))
+            self.tell(EgressEnded(allowed.number, sent=sent, received=received, error=error))
 
 
 async def require_name(stream: ByteStream, host: str, refuse: Callable[[str], None]) -> None:

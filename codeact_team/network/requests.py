@@ -11,7 +11,7 @@ from pydantic import JsonValue, TypeAdapter
 from codeact_team.core.effects import Begin, Effect, End
 from codeact_team.core.network_events import RequestBegan, RequestEnded
 from codeact_team.core.process_effects import Bytes
-from codeact_team.network.control import CONNECT, Asked
+from codeact_team.network.control import CONNECT, EgressAsked
 from codeact_team.network.exchange import DEFAULT_PORTS
 from codeact_team.network.names import host_and_port
 from codeact_team.network.rules import Target
@@ -64,7 +64,7 @@ def target_of(method: str, url: str) -> Target:
     return Target(*host_and_port(named, DEFAULT_PORTS[scheme]), method, f"{slash}{path}")
 
 
-def url_of(asked: Asked) -> str:
+def url_of(asked: EgressAsked) -> str:
     """The URL of a request, or ``host:port`` of a connection."""
     if asked.method == CONNECT:
         return authority_of(asked.host, asked.port)
@@ -86,7 +86,7 @@ class NetworkRequest(Effect[RequestOutcome]):
     form = TypeAdapter(RequestOutcome)
     spends = ("requests", "bytes")
 
-    def __init__(self, asked: Asked, part: object, source: str, *, is_repeatable: bool = False) -> None:
+    def __init__(self, asked: EgressAsked, part: object, source: str, *, is_repeatable: bool = False) -> None:
         self.part = part
         self.source = source
         self._asked = asked

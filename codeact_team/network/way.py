@@ -21,11 +21,11 @@ from codeact_team.network.control import (
     CONNECT,
     MOST_KEPT,
     Answered,
-    Asked,
     ControlMessage,
     Denied,
+    EgressAsked,
+    EgressOpened,
     Noted,
-    Opened,
     ReadRequests,
     Refused,
 )
@@ -63,7 +63,7 @@ class Passing(Protocol):
         """Do something in the loop of the gateway, from any other."""
         ...
 
-    async def proceed(self, asked: Asked) -> RequestOutcome:
+    async def proceed(self, asked: EgressAsked) -> RequestOutcome:
         """Have the proxy send what is allowed, and wait for its end; in the loop of the gateway."""
         ...
 
@@ -201,7 +201,7 @@ class Way:
             name: address_of(place) for place, name in enumerate(policy.rules.exact_names)
         }
         self.certificate: str = authority.certificate_pem
-        self.opened: Opened = Opened(
+        self.opened: EgressOpened = EgressOpened(
             sandbox=number,
             token=secrets.token_hex(32),
             names={address: name for name, address in self.hosts.items()},
@@ -257,7 +257,7 @@ class Way:
         if performer.failure is not None:
             raise performer.failure
 
-    async def decide(self, asked: Asked) -> ControlMessage:
+    async def decide(self, asked: EgressAsked) -> ControlMessage:
         """Decide about a request, and see it through. Returns what the proxy is told last; in the loop of the gateway."""
         rules = self.policy.rules
         performer = self._performers.get(asked.unit)
@@ -318,7 +318,7 @@ class Way:
             performer.failure = error
             return _not_sent(asked, error)
 
-    async def _ask(self, asked: Asked, ruling: Ruling, performer: _Performer | None) -> Ruling:
+    async def _ask(self, asked: EgressAsked, ruling: Ruling, performer: _Performer | None) -> Ruling:
         """Ask a person about the host, unless somebody has: the answer holds from then on."""
         key, policy = (asked.host, asked.port), self.policy
         if (answer := policy.answers.get(key)) is not None:
@@ -368,13 +368,13 @@ class Way:
         """Note what the proxy has refused by itself; in the loop of the gateway."""
         self._tell(RequestDenied(reason=refused.reason), self._performers.get(refused.unit))
 
-    def _denied(self, asked: Asked, ruling: Ruling, performer: _Performer | None) -> Denied:
+    def _denied(self, asked: EgressAsked, ruling: Ruling, performer: _Performer | None) -> Denied:
         host, port = asked.host, asked.port
         entry = self.policy.rules.missing(host, port)
         self._tell(RequestDenied(host=host, port=port, reason=ruling.reason, entry=entry), performer)
         return Denied(asked.number, f"{asked.method} {url_of(asked)} is not allowed: {ruling.reason}")
 
-    def _unsent(self, asked: Asked, outcome: RequestOutcome, performer: _Performer | None) -> Denied:
+    def _unsent(self, asked: EgressAsked, outcome: RequestOutcome, performer: _Performer | None) -> Denied:
         reason, status = outcome.error or "", outcome.status or 502
         if status == 403:
             # the address, while a name that leads nowhere was not denied
@@ -399,7 +399,9 @@ class _Sending:
         task: Sees it through, once it is begun.
     """
 
-    def __init__(self, asked: Asked, proceed: Callable[[Asked], Awaitable[RequestOutcome]]) -> None:
+    def __init__(
+        self, asked: EgressAsked, proceed: Callable[[EgressAsked], Awaitable[RequestOutcome]]
+    ) -> None:
         self.asked = asked
         self.task: asyncio.Future[RequestOutcome] | None = None
         self._proceed = proceed
@@ -411,7 +413,7 @@ class _Sending:
         return await asyncio.shield(self.task)
 
 
-def _not_sent(asked: Asked, error: Exception) -> Denied:
+def _not_sent(asked: EgressAsked, error: Exception) -> Denied:
     return Denied(asked.number, f"{asked.method} {url_of(asked)} was not sent: {error}")
 
 
@@ -429,7 +431,7 @@ def _emit(denied: RequestDenied) -> None:
     emit(denied)
 
 
-def _recorded(asked: Asked, outcome: RequestOutcome) -> ControlMessage:
+def _recorded(asked: EgressAsked, outcome: RequestOutcome) -> ControlMessage:
     """The answer that a journal has, which may be none."""
     if not outcome.is_sent:
         return Denied(asked.number, outcome.error or "", outcome.status or 502)

@@ -28,7 +28,7 @@ _PARENT, _SESSION = 1, 3
 """Positions of fields of ``/proc/PID/stat``, counted behind the name."""
 
 
-class Egress:
+class SandboxEgress:
     """Hands on the connections of code, each with the unit that has made it: a session, or a process of the host's.
 
     Args:

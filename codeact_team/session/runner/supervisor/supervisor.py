@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from codeact_team.session.runner.supervisor.egress import Egress
+    from codeact_team.session.runner.supervisor.egress import SandboxEgress
     from codeact_team.session.runner.supervisor.interpreter_process import Sources
 
 _EGRESS = f"{__name__.rpartition('.')[0]}.egress"
@@ -53,7 +53,7 @@ class _Supervisor:
     ) -> None:
         self._host = host
         self._load = load
-        self._egress: Egress | None = None
+        self._egress: SandboxEgress | None = None
         loop = PollLoop()
         loop.on_child_end(self._on_child_end)
         adopt_orphans()
@@ -100,7 +100,7 @@ class _Supervisor:
         module = self._load(_EGRESS)
         problem: str | None = None
         try:
-            self._egress = module.Egress(self._context, self._processes, payload)
+            self._egress = module.SandboxEgress(self._context, self._processes, payload)
         except OSError as error:
             problem = error.strerror or str(error)
         self._host.write(frame(Kind.FORWARDING, json.dumps({"problem": problem}).encode()))
