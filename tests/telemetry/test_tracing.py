@@ -27,7 +27,7 @@ from codeact_team.core.effects import Dispatcher, Effect, Event, Perform, curren
 from codeact_team.core.events import BlockBegan, RunBegan, RunEnded, ToolCallBegan
 from codeact_team.journal.result import RunEnding
 from codeact_team.models.clients import wrap_client
-from codeact_team.network.control import Asked
+from codeact_team.network.control import EgressAsked
 from codeact_team.network.requests import NetworkRequest, RequestOutcome
 from codeact_team.runs.opening import open_team
 from codeact_team.runs.run import TeamRun
@@ -413,7 +413,7 @@ async def test_a_request_of_code_is_a_span_without_what_may_be_secret(spans: Spa
     async def perform_one(url: str, outcome: RequestOutcome, method: str = "GET") -> None:
         scheme, _, rest = url.rpartition("://")
         host, _, path = rest.partition("/")
-        asked = Asked(1, 1, "s0", method, scheme, host, 443, f"/{path}" if scheme else "")
+        asked = EgressAsked(1, 1, "s0", method, scheme, host, 443, f"/{path}" if scheme else "")
 
         async def send() -> RequestOutcome:
             return outcome
