@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 from codeact_team.core.child_process import Message
 from codeact_team.network.http import Headers
 
-CONNECT = "CONNECT"
-"""The method of a connection that is passed through as it is."""
 EMPTY = hashlib.sha256(b"").hexdigest()
 BACKLOG = 1024
 """The most connections of a sandbox that wait until they are taken."""
@@ -93,7 +91,7 @@ class EgressAsked(ControlMessage):
         number: The number of the question.
         sandbox: Whose it is.
         unit: The session, fork or process in the sandbox, as its supervisor names it.
-        method: The method, or :data:`CONNECT`.
+        method: The method, or :data:`~.names.CONNECT`.
         scheme: ``http`` or ``https``; empty for a connection.
         host: The host.
         port: Its port.

@@ -33,13 +33,11 @@ from codeact_team.network.http import (
     values_of,
     without_fields,
 )
-from codeact_team.network.names import host_and_port, path_of
+from codeact_team.network.names import DEFAULT_PORTS, SAFE_METHODS, authority_of, host_and_port, path_of
 from codeact_team.network.secrets import SecretRefusedError, Secrets
 
 _DIAL_TIMEOUT = 20.0
 """Seconds in which one address of a server has to answer."""
-_REPEATED = {"GET", "HEAD", "OPTIONS"}
-"""Methods that may be sent again where a kept connection has ended meanwhile."""
 _OVERRIDES = {
     b"x-http-method-override",
     b"x-http-method",
@@ -48,8 +46,6 @@ _OVERRIDES = {
     b"x-rewrite-url",
 }
 """Fields by which some servers take another method, or another path, than a rule has seen."""
-DEFAULT_PORTS = {"http": 80, "https": 443}
-
 Reply = Proceed | ReadRequests | Denied | Answered
 
 
@@ -298,7 +294,7 @@ class Exchanges:
         try:
             return await self._try(allowed, request, origin, body)
         except (OSError, HttpError):
-            if not (is_kept and request.method in _REPEATED and body.is_whole):
+            if not (is_kept and request.method in SAFE_METHODS and body.is_whole):
                 raise
             self.close()
             return await self._try(allowed, request, origin, body)
@@ -358,10 +354,9 @@ def _for_next_hop(request: HttpRequest) -> Headers:
 
 def _with_host(headers: Headers, origin: Origin) -> Headers:
     """The headers with the host that was checked, first of all."""
-    host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    port = "" if DEFAULT_PORTS[origin.scheme] == origin.port else f":{origin.port}"
+    authority = authority_of(origin.host, origin.port, scheme=origin.scheme)
     return [
-        (b"Host", f"{host}{port}".encode()),
+        (b"Host", authority.encode()),
         *without_fields(headers, b"host", b"content-length", b"expect"),
     ]
 

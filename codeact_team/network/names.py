@@ -53,6 +53,13 @@ _PATH_FAULTS = (
 )
 
 
+CONNECT = "CONNECT"
+"""The method of a connection that is passed through as it is."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods by which nothing is changed at a server, so that they may be sent again (RFC 9110, section 9.2.1)."""
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
 class NameRefusedError(ValueError):
     """A host, a port, a method or a path outside the grammar. Its text is visible ASCII, and quotes nothing of a path."""
 
@@ -111,6 +118,20 @@ def host_and_port(text: str, default: int | None) -> tuple[str, int]:
     if default is None:
         raise NameRefusedError(f"{_shown(text)} has no port: write it behind a colon")
     return host, default
+
+
+def authority_of(host: str, port: int, *, scheme: str | None = None) -> str:
+    """Write a host with its port, as in a URL; a scheme leaves out the port that is its own."""
+    named = f"[{host}]" if ":" in host else host
+    return named if scheme is not None and DEFAULT_PORTS[scheme] == port else f"{named}:{port}"
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """The scheme of a URL in small letters, empty if it has none, its authority, and the rest, which begins with a slash."""
+    scheme, separator, rest = url.partition("://")
+    end = min((place for mark in "/?" if (place := rest.find(mark)) >= 0), default=len(rest))
+    target = rest[end:]
+    return scheme.lower() if separator else "", rest[:end], target if target.startswith("/") else f"/{target}"
 
 
 def method_of(text: str) -> str:

@@ -21,7 +21,6 @@ from codeact_team.core.streams import BUFFER, ByteStream, SocketStream, TlsStrea
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import (
     BACKLOG,
-    CONNECT,
     Answered,
     ControlMessage,
     Denied,
@@ -33,11 +32,18 @@ from codeact_team.network.control import (
     ReadRequests,
     Refused,
 )
-from codeact_team.network.exchange import DEFAULT_PORTS, Exchanges, KeptRoom, Origin, Reply, dial
+from codeact_team.network.exchange import Exchanges, KeptRoom, Origin, Reply, dial
 from codeact_team.network.hello import HelloRefusedError, read_hello
 from codeact_team.network.http import HttpError, HttpRequest, RequestReader
 from codeact_team.network.inside.first_line import MAX_LINE, PROXY, FirstLine
-from codeact_team.network.names import NameRefusedError, host_and_port, is_address
+from codeact_team.network.names import (
+    CONNECT,
+    DEFAULT_PORTS,
+    NameRefusedError,
+    host_and_port,
+    is_address,
+    split_url,
+)
 from codeact_team.network.secrets import SecretRefusedError, Secrets
 
 logger = logging.getLogger(__name__)
@@ -391,10 +397,7 @@ class _NamingHost(ByteStream):
 
 def _absolute(target: str) -> tuple[Origin, str]:
     """The origin of a whole URI, and the rest. Raises a :class:`NameRefusedError`."""
-    scheme, separator, rest = target.partition("://")
-    if not separator or scheme.lower() != "http":
+    scheme, authority, target = split_url(target)
+    if scheme != "http":
         raise NameRefusedError("a proxy takes requests for http://, and CONNECT for all else")
-    end = min((place for mark in "/?" if (place := rest.find(mark)) >= 0), default=len(rest))
-    host, port = host_and_port(rest[:end], DEFAULT_PORTS["http"])
-    path = rest[end:]
-    return Origin("http", host, port), path if path.startswith("/") else f"/{path}"
+    return Origin("http", *host_and_port(authority, DEFAULT_PORTS["http"])), target

@@ -11,13 +11,17 @@ from pydantic import JsonValue, TypeAdapter
 from codeact_team.core.effects import Begin, Effect, End
 from codeact_team.core.network_events import RequestBegan, RequestEnded
 from codeact_team.core.process_effects import Bytes
-from codeact_team.network.control import CONNECT, EgressAsked
-from codeact_team.network.exchange import DEFAULT_PORTS
-from codeact_team.network.names import host_and_port
+from codeact_team.network.control import EgressAsked
+from codeact_team.network.names import (
+    CONNECT,
+    DEFAULT_PORTS,
+    SAFE_METHODS,
+    authority_of,
+    host_and_port,
+    split_url,
+)
 from codeact_team.network.rules import Target
 
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods by which nothing is changed at a server (RFC 9110, section 9.2.1)."""
 _UNKNOWN = (
     "the run was interrupted while this request was under way: whether it has reached the server is not known, and it was not "
     "sent again; find out before you do"
@@ -49,27 +53,20 @@ class RequestOutcome:
     is_sent: bool = True
 
 
-def authority_of(host: str, port: int | None) -> str:
-    """The host with its port, as in a URL."""
-    named = f"[{host}]" if ":" in host else host
-    return named if port is None else f"{named}:{port}"
-
-
 def target_of(method: str, url: str) -> Target:
     """What was to be reached, by its method and its URL as :func:`url_of` writes it."""
     if method == CONNECT:
         return Target(*host_and_port(url, None))
-    scheme, _, rest = url.partition("://")
-    named, slash, path = rest.partition("/")
-    return Target(*host_and_port(named, DEFAULT_PORTS[scheme]), method, f"{slash}{path}")
+    scheme, authority, target = split_url(url)
+    return Target(*host_and_port(authority, DEFAULT_PORTS[scheme]), method, target)
 
 
 def url_of(asked: EgressAsked) -> str:
     """The URL of a request, or ``host:port`` of a connection."""
     if asked.method == CONNECT:
         return authority_of(asked.host, asked.port)
-    port = None if DEFAULT_PORTS[asked.scheme] == asked.port else asked.port
-    return f"{asked.scheme}://{authority_of(asked.host, port)}{asked.target}"
+    authority = authority_of(asked.host, asked.port, scheme=asked.scheme)
+    return f"{asked.scheme}://{authority}{asked.target}"
 
 
 class NetworkRequest(Effect[RequestOutcome]):
@@ -90,7 +87,7 @@ class NetworkRequest(Effect[RequestOutcome]):
         self.part = part
         self.source = source
         self._asked = asked
-        self._is_repeatable = is_repeatable or asked.method in _SAFE_METHODS
+        self._is_repeatable = is_repeatable or asked.method in SAFE_METHODS
         self._began = time.monotonic()
 
     def request(self) -> JsonValue:

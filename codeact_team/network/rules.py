@@ -14,6 +14,7 @@ from codeact_team.core.rulings import NO_RULE, AtMost, Decision, Glob, RuleChain
 from codeact_team.errors import SettingError
 from codeact_team.network.addresses import Network, range_refusal_of
 from codeact_team.network.names import (
+    CONNECT,
     ESCAPE,
     NameRefusedError,
     host_of,
@@ -23,8 +24,6 @@ from codeact_team.network.names import (
     seen,
 )
 
-TUNNEL = "CONNECT"
-"""The method of a connection that is passed through as it is."""
 GRAMMAR = "grammar"
 """By what is denied that no rule may see."""
 USUAL_PORTS = (80, 443)
@@ -108,8 +107,8 @@ class EgressRule(BaseModel):
     @classmethod
     def _are_methods(cls, methods: list[str] | None) -> list[str] | None:
         for method in methods or ():
-            if method_of(method) == TUNNEL:
-                raise ValueError(f"{TUNNEL} is no request that can be read: leave out 'methods'")
+            if method_of(method) == CONNECT:
+                raise ValueError(f"{CONNECT} is no request that can be read: leave out 'methods'")
         return methods
 
     @field_validator("paths")
@@ -299,7 +298,7 @@ class Target(NamedTuple):
 
     host: str
     port: int
-    method: str = TUNNEL
+    method: str = CONNECT
     path: str = ""
 
     def canonical(self) -> Target:
@@ -308,9 +307,9 @@ class Target(NamedTuple):
         Raises:
             NameRefusedError: If something in it is outside the grammar.
         """
-        if self.method == TUNNEL:
+        if self.method == CONNECT:
             if self.path:
-                raise NameRefusedError(f"{TUNNEL} has no path")
+                raise NameRefusedError(f"{CONNECT} has no path")
             return Target(host_of(self.host), self.port)
         return Target(host_of(self.host), self.port, method_of(self.method), path_of(self.path))
 
@@ -398,7 +397,7 @@ class EgressRules:
             target = target.canonical()
         except NameRefusedError as refused:
             return Ruling("deny", GRAMMAR, str(refused))
-        if target.method == TUNNEL and self.opens(target.host, target.port):
+        if target.method == CONNECT and self.opens(target.host, target.port):
             return Ruling(
                 "deny", NO_RULE, f"requests to {target.host} are read, so nothing is passed through"
             )
@@ -465,7 +464,7 @@ class EgressRules:
     def _unfitted(self, target: Target) -> Ruling:
         """The ruling on what no rule fits."""
         host, port, method, _ = target
-        if method != TUNNEL and any(self._deciding(host, port)):
+        if method != CONNECT and any(self._deciding(host, port)):
             return Ruling("deny", NO_RULE, f"no rule allows this request to {host}")
         open_ports = {
             port

@@ -18,7 +18,6 @@ from codeact_team.core.rulings import Ruling
 from codeact_team.errors import BudgetError, JournalError, RecordedError
 from codeact_team.network.authority import Authority
 from codeact_team.network.control import (
-    CONNECT,
     MOST_KEPT,
     Answered,
     ControlMessage,
@@ -30,8 +29,8 @@ from codeact_team.network.control import (
     Refused,
 )
 from codeact_team.network.inside.first_line import address_of
-from codeact_team.network.names import host_and_port
-from codeact_team.network.requests import NetworkRequest, RequestOutcome, authority_of, target_of, url_of
+from codeact_team.network.names import CONNECT, authority_of, host_and_port
+from codeact_team.network.requests import NetworkRequest, RequestOutcome, target_of, url_of
 from codeact_team.network.rules import EgressRules, Target
 from codeact_team.sandbox.temporary import TemporaryDirectory
 from codeact_team.tools.approvals import Pause, current_approvals
