@@ -251,38 +251,23 @@ def enter_domain(ruleset: int) -> None:
     checked(syscall(_RESTRICT_SELF, ruleset, 0))
 
 
-_HANDED = "CODEACT_TEAM_DOMAIN"
+DOMAIN = "CODEACT_TEAM_DOMAIN"
 """The variable by which a program gets the ruleset of a domain for what it starts itself."""
-
-
-def handed_domain(ruleset: int) -> dict[str, str]:
-    """The variable for a program that inherits the descriptor of a ruleset."""
-    return {_HANDED: str(ruleset)}
-
-
-def take_domain() -> int | None:
-    """The ruleset that this program was handed, if any."""
-    if (handed := os.environ.pop(_HANDED, None)) is None:
-        return None
-    os.set_inheritable(int(handed), False)
-    return int(handed)
-
-
-_DOOR = "CODEACT_TEAM_DOOR"
+DOOR = "CODEACT_TEAM_DOOR"
 """The variable by which a supervisor gets the socket through which connections of code come that it cannot take itself."""
 
 
-def handed_door(descriptor: int) -> dict[str, str]:
-    """The variable for a supervisor that inherits such a socket."""
-    return {_DOOR: str(descriptor)}
+def handed(variable: str, descriptor: int) -> dict[str, str]:
+    """The variable for a program that inherits the descriptor."""
+    return {variable: str(descriptor)}
 
 
-def take_door() -> int | None:
-    """The descriptor of the socket that this supervisor was handed, if any."""
-    if (handed := os.environ.pop(_DOOR, None)) is None:
+def take_handed(variable: str) -> int | None:
+    """The descriptor that this program was handed by a variable, if any."""
+    if (descriptor := os.environ.pop(variable, None)) is None:
         return None
-    os.set_inheritable(int(handed), False)
-    return int(handed)
+    os.set_inheritable(int(descriptor), False)
+    return int(descriptor)
 
 
 def in_domain(ruleset: int, action: Callable[[], _T]) -> _T:

@@ -138,14 +138,17 @@ def without_namespaces(
                 # within its own domain, it decides itself who may signal whom
                 ruleset = isolation.make_domain(files, writable, scoped=False)
                 within.callback(os.close, ruleset)
-                environment, inherited = environment | kernel.handed_domain(ruleset), [*inherited, ruleset]
+                environment, inherited = (
+                    environment | kernel.handed(kernel.DOMAIN, ruleset),
+                    [*inherited, ruleset],
+                )
             network = None
             if request.supervises and has_way_out:
                 door, theirs_of_door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 within.enter_context(door)
                 within.enter_context(theirs_of_door)
                 inner = theirs_of_door.fileno()
-                environment, inherited = environment | kernel.handed_door(inner), [*inherited, inner]
+                environment, inherited = environment | kernel.handed(kernel.DOOR, inner), [*inherited, inner]
                 network = partial(_network, door, settings)
             preparation = _Preparation(request.argv, environment, inherited, confine, [theirs.fileno(), *own])
             program = _start(preparation, main_thread, loaded)

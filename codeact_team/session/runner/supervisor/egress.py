@@ -11,7 +11,7 @@ from codeact_team.network.inside import peers
 from codeact_team.network.inside.forwarder import Forwarder
 from codeact_team.network.inside.relay import Relay
 from codeact_team.sandbox.system.framing import ProtocolError
-from codeact_team.sandbox.system.kernel import close_descriptors, take_door
+from codeact_team.sandbox.system.kernel import DOOR, close_descriptors, take_handed
 from codeact_team.sandbox.system.process_tree import stat_fields
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ class SandboxEgress:
             addresses = [(str(address), int(port)) for address, port in order["addresses"]]
         except (ValueError, LookupError, TypeError) as error:
             raise ProtocolError("the order to take connections cannot be understood") from error
-        door = take_door()
+        door = take_handed(DOOR)
         self._forwarder = Forwarder(
             context.loop,
             token=token,

@@ -16,6 +16,7 @@ from codeact_team.sandbox.system.filters import OF_ITSELF, Rule, assemble, insta
 from codeact_team.sandbox.system.kernel import (
     ABI_OF_MOVES,
     CAPABILITIES,
+    DOMAIN,
     MOVE,
     PR_GET_DUMPABLE,
     PR_SET_DUMPABLE,
@@ -33,7 +34,7 @@ from codeact_team.sandbox.system.kernel import (
     libc,
     make_ruleset,
     prctl,
-    take_domain,
+    take_handed,
 )
 from codeact_team.session.runner.supervisor.terminals import allow_to_open, rights_to_open
 
@@ -61,7 +62,7 @@ class Guard:
         self._shield: bytes | None = None
         self._separating: int | None = None
         """The ruleset of a domain from which no process outside it can be signalled."""
-        self._of_code = take_domain()
+        self._of_code = take_handed(DOMAIN)
         """The ruleset of a domain for user code, if the supervisor may do more."""
         self.can_shield: bool = False
         if sys.platform != "linux":
