@@ -229,8 +229,8 @@ class Exchanges:
             host=origin.host,
             port=origin.port,
             target=request.target,
-            body=hashlib.sha256(body.start).hexdigest() if body.is_whole else None,
-            body_size=len(body.start) if body.is_whole else 0,
+            body=body.digest,
+            body_size=body.size,
         )
 
     def _require_host(self, request: HttpRequest, origin: Origin) -> None:
@@ -365,7 +365,6 @@ class _Body:
     """The body of a request, of which the start is read before anybody is asked.
 
     Attributes:
-        start: Its start.
         is_whole: Whether the start is all of it.
         sent: How many bytes were sent.
     """
@@ -374,7 +373,8 @@ class _Body:
         self._reader = reader
         self._search = secrets.body_search()
         self._kept = _Kept(room)
-        self.start = b""
+        self._unkept = b""
+        """The piece behind what is kept, which does not fit there any more."""
         lengths = values_of(request.headers, b"content-length")
         self._length = int(lengths[0]) if lengths else None
         self._exists = self._length is not None or bool(values_of(request.headers, b"transfer-encoding"))
@@ -385,10 +385,25 @@ class _Body:
         """Read as much as is kept."""
         while (piece := await self._reader.read_body()) is not None:
             if not self._kept.add(piece):
+                self._unkept = piece
                 break
         self.is_whole = piece is None
-        self.start = bytes(self._kept.data) + (piece or b"")
-        self._require_no_placeholder(self.start, is_last=self.is_whole)
+        self._require_no_placeholder(self._start, is_last=self.is_whole)
+
+    @property
+    def _start(self) -> bytes:
+        # made when it is needed: many bodies may wait
+        return bytes(self._kept.data) + self._unkept
+
+    @property
+    def digest(self) -> str | None:
+        """Its SHA-256 in hexadecimal digits; ``None`` if it is not whole."""
+        return hashlib.sha256(self._kept.data).hexdigest() if self.is_whole else None
+
+    @property
+    def size(self) -> int:
+        """Its bytes, if it is whole; else 0."""
+        return len(self._kept.data) if self.is_whole else 0
 
     def release(self) -> None:
         """Keep nothing of it any more."""
@@ -399,16 +414,17 @@ class _Body:
         """The headers that say how long it is."""
         if not self._exists:
             return ()
-        length = len(self.start) if self.is_whole else self._length
+        length = self.size if self.is_whole else self._length
         return [(b"Transfer-Encoding", b"chunked") if length is None else (b"Content-Length", b"%d" % length)]
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        self.sent = len(self.start)
-        if self.start:
-            yield self.start
+        start = self._start
+        self.sent = len(start)
+        if start:
+            yield start
         if not self.is_whole:
             # it is not sent again
-            self.start = b""
+            start = self._unkept = b""
             self.release()
         while not self.is_whole:
             piece = await self._reader.read_body()

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
+from support.egress import Upstream, name_loopback, serving
 from support.executing import KINDS, Kind, why_not_confined
 from support.executing import zygote as zygote
 from support.way_out import Echo, echo_in
@@ -24,3 +25,16 @@ def kind(request: pytest.FixtureRequest) -> Generator[Kind]:
     before = kind.held()
     yield kind
     assert kind.held() == before
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names below ``.test`` are this machine; the list has those that were looked up."""
+    return name_loopback(monkeypatch)
+
+
+@pytest.fixture
+async def upstream() -> AsyncGenerator[Upstream]:
+    one = Upstream()
+    async with serving(one):
+        yield one

@@ -8,13 +8,12 @@ import re
 import signal
 import ssl
 import subprocess
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from network.test_gateway import proxies
 from network.test_hello import extension, in_records, message, names
 from support.egress import (
     LOOPBACK,
@@ -24,6 +23,7 @@ from support.egress import (
     client_of,
     get,
     name_loopback,
+    proxies,
     serving,
     trusting,
     way_out,
@@ -40,17 +40,7 @@ from codeact_team.network.inside.first_line import PROXY
 from codeact_team.network.rules import EgressRule
 from codeact_team.network.way import Way
 
-
-@pytest.fixture(autouse=True)
-def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    return name_loopback(monkeypatch)
-
-
-@pytest.fixture
-async def upstream() -> AsyncGenerator[Upstream]:
-    one = Upstream()
-    async with serving(one):
-        yield one
+pytestmark = pytest.mark.usefixtures("lookups")
 
 
 def rss_mib(pid: int | str = "self") -> float:

@@ -8,13 +8,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.egress import LOOPBACK, Upstream, allowed, client_of, get, name_loopback, serving, way_out
+from support.egress import (
+    LOOPBACK,
+    Upstream,
+    allowed,
+    client_of,
+    get,
+    proxies,
+    way_out,
+)
 from support.processes import process_lives
 from support.waiting import until
 
@@ -26,29 +33,7 @@ from codeact_team.network.rules import EgressRule
 from codeact_team.tools.approval_rules import Question
 from codeact_team.tools.approvals import Answer, asking
 
-
-@pytest.fixture(autouse=True)
-def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    return name_loopback(monkeypatch)
-
-
-@pytest.fixture
-async def upstream() -> AsyncGenerator[Upstream]:
-    one = Upstream()
-    async with serving(one):
-        yield one
-
-
-def proxies(host: int | None = None) -> set[int]:
-    """The processes of proxies that this process has started, or a host."""
-    found = set[int]()
-    for file in Path(f"/proc/{host or os.getpid()}/task").glob("*/children"):
-        # its thread, or a process, may end meanwhile
-        with suppress(OSError):
-            for pid in file.read_text().split():
-                if b"codeact_team.network.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.add(int(pid))
-    return found
+pytestmark = pytest.mark.usefixtures("lookups")
 
 
 async def test_a_request_is_an_effect_of_the_block_whose_it_is(upstream: Upstream) -> None:

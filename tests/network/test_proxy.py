@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from support.egress import (
     allowed,
     client_of,
     get,
-    name_loopback,
     serving,
     trusting,
     way_out,
@@ -24,18 +22,6 @@ from support.waiting import until
 
 from codeact_team.core.network_events import RequestDenied
 from codeact_team.network.rules import EgressRule
-
-
-@pytest.fixture
-def lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    return name_loopback(monkeypatch)
-
-
-@pytest.fixture
-async def upstream() -> AsyncGenerator[Upstream]:
-    one = Upstream()
-    async with serving(one):
-        yield one
 
 
 async def test_a_connection_to_an_allowed_host_is_passed_through(
