@@ -14,10 +14,8 @@ from codeact_team.core.aio import to_the_end
 from codeact_team.core.network_events import RequestDenied
 from codeact_team.errors import SandboxError
 from codeact_team.executors.settings import ExecutorConfig
-from codeact_team.network.gateway import close_way, open_way
 from codeact_team.network.inside.first_line import PROXY
 from codeact_team.network.rules import EgressRules
-from codeact_team.network.secrets import with_values
 from codeact_team.network.variables import variables
 from codeact_team.network.way import EgressPolicy, Way
 from codeact_team.sandbox.base import WAY_OUT, WayOut
@@ -56,6 +54,9 @@ class Egress:
 
     async def open(self, packages: Path | None = None) -> WayOut:
         """Open the way for a sandbox that starts next, with a layer of packages. Raises a ``SandboxError``."""
+        # few sandboxes have one, and what is imported with it takes a while
+        from codeact_team.network.gateway import close_way, open_way
+
         await self.close()
         try:
             way = await open_way(self.policy, self._credentials(), extra_ca=self._extra_ca())
@@ -75,6 +76,8 @@ class Egress:
         return [Path(path).expanduser() for path in self._config.extra_ca]
 
     def _credentials(self) -> Sequence[Mapping[str, Any]]:
+        from codeact_team.network.secrets import with_values
+
         values = {
             one.name: os.environ[one.name] for one in self._config.credentials if one.name in os.environ
         }
@@ -108,6 +111,8 @@ class Egress:
         """Close the way, with all connections, when its sandbox has ended. Idempotent."""
         way, self._way = self._way, None
         if way is not None:
+            from codeact_team.network.gateway import close_way
+
             await close_way(way)
 
     def take_over(self, other: Egress) -> None:

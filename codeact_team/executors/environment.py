@@ -8,8 +8,8 @@ import os
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import gettempdir
@@ -150,14 +150,9 @@ class Environment(ABC):
         """Whether code can change nothing but the workspace, and by requests that are effects. Known once the sandbox runs."""
         return self.egress is None or self.egress.rules.opens_all
 
-    @asynccontextmanager
-    async def performing(self, unit: str | None, pause: Pause) -> AsyncGenerator[None, None]:
+    def performing(self, unit: str | None, pause: Pause) -> AbstractAsyncContextManager[None]:
         """Within it, code of a unit runs, whose requests are effects of the present context."""
-        if self.egress is None:
-            yield
-        else:
-            async with self.egress.performing(unit, pause):
-                yield
+        return nullcontext() if self.egress is None else self.egress.performing(unit, pause)
 
     def take_denials(self) -> Sequence[RequestDenied]:
         """Return what code was denied by the rules of ``egress`` since the last call of this, each once."""

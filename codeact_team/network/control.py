@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from codeact_team.core.child_process import Message
-from codeact_team.network.http import Headers
+
+if TYPE_CHECKING:
+    # without h11, which journals that are read do not need
+    from codeact_team.network.http import Headers
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 BACKLOG = 1024
